@@ -503,10 +503,10 @@ fn arguments_of_every_kind_reach_a_cuda_kernel() {
     every_argument_arrives(&platform, device, |kernel| kernel.launchers(built));
 }
 
-/// Beside a host that takes 4 us for an item. What a trial has computed goes from memory of its own straight home.
+/// Beside a host that takes 4 us for an item.
 #[cfg(feature = "cuda")]
 #[test]
-fn what_cuda_computes_in_a_trial_is_right() {
+fn what_cuda_computes_of_a_run_that_explores_it_is_right() {
     const SOURCE: &str = r#"extern "C" __global__ void mix(unsigned* out, unsigned long long end, DmlItems items) {
         unsigned long long i = items.x();
         if (i < end) out[i] = (unsigned)i * 2654435761u ^ 0x55u;
@@ -529,7 +529,7 @@ fn what_cuda_computes_in_a_trial_is_right() {
     let kernel = Kernel::new("mix", 64).write(&out).end();
     let kernel = kernel.launchers(on_host.unwrap()).unwrap().launchers(on_gpu).unwrap();
     let begun = Instant::now();
-    // A trial may come too late on a busy machine.
+    // It may begin too late on a busy machine.
     loop {
         out.write().unwrap().fill(0);
         let run = Coexecutor::new(&platform).devices([host(&platform), device]).record_decisions();
@@ -538,11 +538,10 @@ fn what_cuda_computes_in_a_trial_is_right() {
         for (value, item) in out.read().unwrap().iter().zip(0..) {
             assert_eq!(*value, mixed(item), "{item}: {report:?}");
         }
-        let decisions = report.decisions.as_ref().expect("they are recorded").to_string();
-        if decisions.contains("\ntried u1 ") && report.packages.iter().any(|record| record.device == device) {
+        if report.packages.iter().any(|record| record.device == device) {
             return;
         }
-        assert!(begun.elapsed() < Duration::from_secs(60), "{decisions}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "{report:?}");
     }
 }
 

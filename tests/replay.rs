@@ -81,16 +81,17 @@ fn a_decision_that_differs_is_named_and_the_work_failed() {
     assert!(text(&out.stdout).contains("decisions   run.decisions, for dml replay"), "{}", text(&out.stdout));
     let file = folder.join("run.decisions");
     let recorded = std::fs::read_to_string(&file).unwrap();
-    let (number, line) = (1..)
-        .zip(recorded.split_once("\n\n").unwrap().1.lines())
-        .find(|(_, line)| line.starts_with("next "))
-        .expect("somebody asked");
-    let (asked, length) = line.rsplit_once(' ').unwrap();
-    let other = length.parse::<u64>().unwrap() + 1;
-    std::fs::write(&file, recorded.replacen(line, &format!("{asked} {other}"), 1)).unwrap();
+    // Three lines come before the first decision.
+    let (number, line) =
+        (-2..).zip(recorded.lines()).find(|(_, line)| line.starts_with("{\"Next\"")).expect("somebody asked");
+    let next: Value = serde_json::from_str(line.trim_end_matches(',')).expect("a decision");
+    let [unit, left, length] = [0, 1, 2].map(|place| next["Next"][place].as_u64().expect("a number"));
+    let other = format!("{{\"Next\":[{unit},{left},{}]}}", length + 1);
+    std::fs::write(&file, recorded.replacen(line.trim_end_matches(','), &other, 1)).unwrap();
     let out = dml(&folder, &["replay", "run.decisions"]);
     assert_eq!(out.status.code(), Some(1));
-    let said = format!("decision {number} differs: recorded {asked} {other}, now {line}");
+    let asked = format!("next u{unit} {left} ->");
+    let said = format!("decision {number} differs: recorded {asked} {}, now {asked} {length}", length + 1);
     assert!(text(&out.stderr).contains(&said), "{said}: {}", text(&out.stderr));
     assert!(text(&out.stdout).contains("decided differently"), "{}", text(&out.stdout));
 }
@@ -103,8 +104,11 @@ fn what_is_no_recording_is_bad_usage() {
     assert!(text(&out.stderr).contains("cannot read the decisions none"), "{}", text(&out.stderr));
     for (bytes, what) in [
         (&b"dml\xff"[..], "byte 3 is no text"),
-        (b"next u0 1 -> 1", "line 1 is \"next u0 1 -> 1\", not \"dml decisions 1\""),
-        (b"dml decisions 1\nwork 5 local 0\nunit u0 cpu\nalone 1\ndecisions 0\n\n", "bad local work size"),
+        (b"next u0 1 -> 1", "no recorded decisions: expected ident at line 1"),
+        (
+            br#"{"dml_decisions":2,"blueprint":{"work":5,"local_size":0,"units":["cpu"],"plan":{"Packages":1}},"decisions":[]}"#,
+            "bad local work size",
+        ),
     ] {
         std::fs::write(folder.join("file"), bytes).unwrap();
         let out = dml(&folder, &["replay", "file"]);

@@ -6,13 +6,13 @@ use dml::Kernel;
 use dml::arenas::{Null, kit};
 use dml::core::sync::Arc;
 use dml::core::{
-    ArenaDesc, ArenaId, ArenaKind, BufferCopy, Concurrency, DeviceDesc, DeviceId, DeviceKind, DeviceSet,
-    Fence, Launch, LaunchArg, LaunchError, Launcher, LinkSpeed, Misfit,
+    Access, ArenaDesc, ArenaId, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence,
+    LinkSpeed,
 };
 use dml::prelude::*;
-use dml::scheduler::{KernelError, Knowledge, Reason, Report};
+use dml::scheduler::{Argument, Footprint, KernelError, Knowledge, Report};
 use dml_verify::{Audited, watched};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const CPU: DeviceId = DeviceId(0);
@@ -43,17 +43,6 @@ impl Busy {
     }
 }
 
-/// A driver of the processor's cores with a memory of its own. It squares numbers.
-struct Driver {
-    platform: Platform,
-    target: RawBuffer,
-    busy: Busy,
-    copies: bool,
-    /// What an item takes it.
-    item: Duration,
-    tried: Arc<AtomicBool>,
-}
-
 fn memory(platform: &Platform, arena: u8) -> &Null {
     platform.arena(ArenaId(arena)).downcast_ref::<Null>().expect("all are")
 }
@@ -62,55 +51,19 @@ fn squares(items: std::ops::Range<u64>) -> Vec<u8> {
     items.flat_map(|item| (item as u32).wrapping_mul(item as u32).to_ne_bytes()).collect()
 }
 
-impl Launcher for Driver {
-    fn check(&self, _: &[LaunchArg]) -> Result<(), Misfit> {
-        Ok(())
-    }
-
-    fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
-        let [LaunchArg::Buffer { buffer, .. }] = launch.arguments else {
-            return Err(LaunchError::not_started("one buffer"));
-        };
-        let took = self.item * (launch.items.end - launch.items.start) as u32;
-        if *buffer == self.target {
-            self.busy.compute(took);
-        } else {
-            // A trial computes beside others.
-            std::thread::sleep(took);
-            self.tried.store(true, Ordering::SeqCst);
-        }
-        let bytes = launch.items.start * 4..launch.items.end * 4;
-        memory(&self.platform, 1)
-            .write(grants, &buffer.range(bytes), &squares(launch.items.clone()))
-            .map_err(LaunchError::failed)?;
-        Ok(Fence::done(0))
-    }
-
-    fn copies(&self) -> bool {
-        self.copies
-    }
-
-    fn copy(&self, copies: &[BufferCopy], grants: &mut Grants) -> Result<Fence, LaunchError> {
-        let memory = memory(&self.platform, 1);
-        for BufferCopy { from, to, bytes, .. } in copies {
-            let values = memory.read(grants, &from.range(bytes.clone())).map_err(LaunchError::failed)?;
-            memory.write(grants, &to.range(bytes.clone()), &values).map_err(LaunchError::failed)?;
-        }
-        Ok(Fence::done(0))
-    }
-}
-
 /// A machine of four cores, which the processor and a driver have each, and a GPU that only some kernels run on.
 struct Machine {
     platform: Audited,
     target: Buffer<u32>,
     kernel: Kernel,
     busy: Busy,
-    tried: Arc<AtomicBool>,
+    /// What each item was before.
+    adds: u32,
 }
 
 impl Machine {
-    fn new(copies: bool, item: Duration) -> Self {
+    /// A driver of the cores takes `item` for an item. The kernel squares, or adds the square to what was there.
+    fn new(item: Duration, access: Access) -> Self {
         let mut builder = Platform::builder();
         for name in ["cpu", "driver:0"] {
             builder.add_device(DeviceDesc::new(name, DeviceKind::Cpu).with_units(4));
@@ -127,25 +80,33 @@ impl Machine {
         kit::join_staged(&mut builder, ArenaId(0), video, LinkSpeed::default());
         let platform = Audited::new(builder.build().expect("a sound platform"));
         let target = platform.buffer::<u32>(ITEMS).build().unwrap();
-        let (busy, tried) = (Busy::default(), Arc::new(AtomicBool::new(false)));
-        let (there, output, counts) = (Platform::clone(&platform), target.clone(), busy.clone());
-        let host = move |package: &Package, grants: &mut Grants| -> Result<Fence, KernelError> {
-            counts.compute(ITEM * package.items() as u32);
-            let bytes = package.start() * 4..package.end() * 4;
-            memory(&there, 0).write(grants, &output.raw().range(bytes), &squares(package.range()))?;
-            Ok(Fence::done(0))
+        let busy = Busy::default();
+        let adds = u32::from(access == Access::ReadWrite);
+        let variant = |arena: u8, item: Duration| {
+            let (there, output, counts) = (Platform::clone(&platform), target.clone(), busy.clone());
+            move |package: &Package, grants: &mut Grants| -> Result<Fence, KernelError> {
+                counts.compute(item * package.items() as u32);
+                let bytes = output.raw().range(package.start() * 4..package.end() * 4);
+                let memory = memory(&there, arena);
+                let mut values = squares(package.range());
+                if adds > 0 {
+                    let before = memory.read(grants, &bytes)?;
+                    let sums =
+                        values.chunks_exact(4).zip(before.chunks_exact(4)).flat_map(|(value, before)| {
+                            let number =
+                                |bytes: &[u8]| u32::from_ne_bytes(bytes.try_into().expect("four bytes"));
+                            number(value).wrapping_add(number(before)).to_ne_bytes()
+                        });
+                    values = sums.collect();
+                }
+                memory.write(grants, &bytes, &values)?;
+                Ok(Fence::done(0))
+            }
         };
-        let driver = Driver {
-            platform: Platform::clone(&platform),
-            target: target.raw().clone(),
-            busy: busy.clone(),
-            copies,
-            item,
-            tried: tried.clone(),
-        };
-        let kernel = Kernel::new("square", LOCAL).write(&target).variant(CPU, host);
-        let kernel = kernel.launchers([(DRIVER, driver)]).unwrap();
-        Self { platform, target, kernel, busy, tried }
+        let argument = Argument::part(&target, access, Footprint::one_to_one(4));
+        let kernel = Kernel::new("square", LOCAL).argument(argument);
+        let kernel = kernel.variant(CPU, variant(0, ITEM)).variant(DRIVER, variant(1, item));
+        Self { platform, target, kernel, busy, adds }
     }
 
     /// Lets the kernel run on the GPU as well.
@@ -162,13 +123,15 @@ impl Machine {
 
     fn run(&self, cores: u32, knowledge: &Knowledge) -> Report {
         let run = Coexecutor::new(&self.platform).cores(cores).knowledge(knowledge).record_decisions();
-        let grants = self.platform.acquire(CPU).write(&self.target).wait().unwrap();
-        grants.release().unwrap();
+        let before = vec![1_u32; ITEMS as usize];
+        self.target.store(&before).unwrap();
         let kernel = self.kernel.clone();
         let report = watched("a run", move || run.run(&kernel, ITEMS).unwrap()).join();
-        let grants = self.platform.acquire(CPU).read(&self.target).wait().unwrap();
-        assert_eq!(grants.read_bytes(&self.target).unwrap(), squares(0..ITEMS), "{report:?}");
-        grants.release().unwrap();
+        let expected: Vec<u32> =
+            (0..ITEMS as u32).map(|item| item.wrapping_mul(item).wrapping_add(self.adds)).collect();
+        let mut found = vec![0; ITEMS as usize];
+        self.target.load_into(&mut found).unwrap();
+        assert!(found == expected, "{report:?}");
         report.decisions.as_ref().expect("they are recorded").replay().unwrap();
         report
     }
@@ -177,7 +140,7 @@ impl Machine {
 #[test]
 fn who_has_the_same_cores_computes_one_after_the_other() {
     for item in [Duration::ZERO, ITEM, ITEM * 5] {
-        let machine = Machine::new(true, item);
+        let machine = Machine::new(item, Access::WriteInvalidate);
         let knowledge = Knowledge::new();
         for _ in 0..8 {
             machine.run(4, &knowledge);
@@ -186,44 +149,49 @@ fn who_has_the_same_cores_computes_one_after_the_other() {
     }
 }
 
-/// What nobody waits for may come too late on a busy machine, so one run of several has to show it.
+/// A busy machine may keep it from its turn, so one run of several has to show it. In place as well: what it is compared by
+/// counts.
 #[test]
 fn the_faster_of_two_on_the_same_cores_is_found_in_the_first_run() {
-    let machine = Machine::new(true, Duration::from_micros(1));
-    let found = (0..10).any(|_| {
-        let report = machine.run(4, &Knowledge::new());
-        report.devices.iter().any(|device| device.device == DRIVER && device.items > ITEMS / 2)
-    });
-    assert!(found && machine.tried.load(Ordering::SeqCst));
-}
-
-#[test]
-fn who_cannot_be_compared_is_left_out_and_the_report_says_why() {
-    let machine = Machine::new(false, Duration::ZERO);
-    let knowledge = Knowledge::new();
-    for _ in 0..3 {
-        let report = machine.run(4, &knowledge);
-        let [left_out] = &report.left_out[..] else { panic!("{:?}", report.left_out) };
-        assert_eq!((left_out.device, &left_out.reason), (DRIVER, &Reason::SameCores));
-        assert_eq!(left_out.reason.to_string(), "computes on the same cores as those that take part");
-        assert_eq!(report.packages.len(), 1, "the processor computes all at once");
+    for access in [Access::WriteInvalidate, Access::ReadWrite] {
+        let machine = Machine::new(Duration::from_micros(1), access);
+        let found = (0..10).any(|_| {
+            let report = machine.run(4, &Knowledge::new());
+            report.devices.iter().any(|device| device.device == DRIVER && device.items > ITEMS / 2)
+        });
+        assert!(found, "{access:?}");
     }
 }
 
-/// Where a GPU could help, nobody waits for a comparison.
+/// What was learned decides about later runs, from their start.
 #[test]
-fn beside_a_gpu_one_of_those_on_the_same_cores_takes_part() {
-    let machine = Machine::new(true, Duration::ZERO).with_gpu();
-    let report = machine.run(4, &Knowledge::new());
-    let [left_out] = &report.left_out[..] else { panic!("{:?}", report.left_out) };
-    assert_eq!((left_out.device, &left_out.reason), (DRIVER, &Reason::SameCores));
-    assert!(!machine.tried.load(Ordering::SeqCst));
+fn the_faster_of_two_on_the_same_cores_computes_later_runs() {
+    let machine = Machine::new(Duration::from_micros(1), Access::ReadWrite);
+    let (knowledge, begun) = (Knowledge::new(), Instant::now());
+    loop {
+        let report = machine.run(4, &knowledge);
+        if report.devices.iter().any(|device| device.device == DRIVER && device.items == ITEMS) {
+            assert!(report.left_out.iter().any(|left_out| left_out.device == CPU), "{report:?}");
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{report:?}");
+    }
+}
+
+/// A GPU computes beside whichever of them does.
+#[test]
+fn beside_a_gpu_one_of_those_on_the_same_cores_computes_at_a_time() {
+    let machine = Machine::new(ITEM, Access::WriteInvalidate).with_gpu();
+    for _ in 0..4 {
+        machine.run(4, &Knowledge::new());
+    }
+    assert_eq!(machine.busy.most(), 1);
 }
 
 /// Four units each on eight cores are two devices that help each other.
 #[test]
 fn who_has_cores_of_its_own_takes_part() {
-    let machine = Machine::new(true, ITEM);
+    let machine = Machine::new(ITEM, Access::WriteInvalidate);
     let begun = Instant::now();
     while machine.busy.most() < 2 {
         machine.run(8, &Knowledge::new());

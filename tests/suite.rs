@@ -85,5 +85,25 @@ fn never_loses_takes_every_workload() {
     let arguments =
         [&["bench", "never-loses"][..], &names, &["--devices", "cpu,offload:0", "--longest", "0"]];
     let result = printed(&folder, &arguments.concat());
-    assert_eq!((&result["rows"], &result["missed"]), (&Value::Array(vec![]), &Value::from(0)));
+    assert_eq!((&result["rows"], &result["learned"]["rows"]), (&Value::Array(vec![]), &Value::from(0)));
+}
+
+/// What the runs taught is shown, and forgotten on request.
+#[test]
+fn what_is_known_is_shown_and_forgotten() {
+    let folder = folder("knowledge");
+    let bench = ["bench", "vecadd", "--devices", "cpu", "--limit", "cpu=1", "--size", "1000", "--runs", "1"];
+    assert!(dml(&folder, &bench).status.success());
+    let known = printed(&folder, &["knowledge"]);
+    assert_eq!(known["kernels"][0]["name"], "vecadd");
+    assert_eq!(known["kernels"][0]["devices"], Value::from(vec!["cpu*1"]));
+    let file = known["file"].as_str().expect("there is a cache folder");
+    assert!(std::fs::read_to_string(file).is_ok_and(|text| text.contains("vecadd")));
+    let unknown = dml(&folder, &["knowledge", "--forget", "saxpy"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    let told = String::from_utf8_lossy(&unknown.stderr);
+    assert!(told.contains("nothing is known of a kernel \"saxpy\""), "{told}");
+    for forget in [&["knowledge", "--forget", "vecadd"][..], &["knowledge", "--forget-all"]] {
+        assert_eq!(printed(&folder, forget)["kernels"], Value::Array(vec![]));
+    }
 }

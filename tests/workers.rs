@@ -47,7 +47,6 @@ struct Gpu {
     platform: Platform,
     arena: u8,
     does: Does,
-    copies: bool,
 }
 
 impl Launcher for Gpu {
@@ -72,11 +71,6 @@ impl Launcher for Gpu {
         written.map_err(LaunchError::failed)?;
         Ok(Fence::done(0))
     }
-
-    /// Without that it is not tried out. Nothing is copied there, since this process reaches where results belong.
-    fn copies(&self) -> bool {
-        self.copies
-    }
 }
 
 /// A processor that takes no part, a worker that works in its memory, and GPUs.
@@ -96,11 +90,11 @@ impl Machine {
     }
 
     fn sharing(sharing: Sharing, worker: Does, gpu: Does) -> Self {
-        Self::with_gpus(sharing, worker, &[gpu], true)
+        Self::with_gpus(sharing, worker, &[gpu])
     }
 
-    /// As `sharing`, with several GPUs, whose launchers may not be able to copy.
-    fn with_gpus(sharing: Sharing, worker: Does, gpus: &[Does], copies: bool) -> Self {
+    /// As `sharing`, with several GPUs.
+    fn with_gpus(sharing: Sharing, worker: Does, gpus: &[Does]) -> Self {
         let mut builder = Platform::builder();
         builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
         builder.add_device(DeviceDesc::new("worker", DeviceKind::Cpu));
@@ -143,7 +137,7 @@ impl Machine {
         let kernel = Kernel::new("square", LOCAL).write(&target).variant(WORKER, compute);
         let launcher = |(index, &does): (usize, &Does)| {
             let platform = Platform::clone(&platform);
-            (DeviceId(index as u16 + 2), Gpu { platform, arena: index as u8 + 2, does, copies })
+            (DeviceId(index as u16 + 2), Gpu { platform, arena: index as u8 + 2, does })
         };
         let kernel = kernel.launchers(gpus.iter().enumerate().map(launcher)).unwrap();
         Self { platform, gpus: gpus.len(), target, kernel }
@@ -165,22 +159,6 @@ impl Machine {
     }
 }
 
-/// A trial may outlive its run. Whoever looks at the history waits for it: what it computed to goes after its grants.
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let is_there = |arena: u8| self.target.raw().snapshot().arena(ArenaId(arena)).alloc.is_allocated();
-        let begun = Instant::now();
-        let tries = || {
-            (0..self.gpus as u8)
-                .map(|index| index + 2)
-                .any(|arena| memory(&self.platform, arena).live_blocks() > usize::from(is_there(arena)))
-        };
-        while tries() && begun.elapsed().as_secs() < 10 {
-            std::thread::sleep(Duration::from_micros(100));
-        }
-    }
-}
-
 fn items(report: &Report) -> [u64; 2] {
     [GPU, WORKER].map(|of| {
         let device = report.devices.iter().find(|device| device.device == of);
@@ -189,14 +167,13 @@ fn items(report: &Report) -> [u64; 2] {
 }
 
 #[test]
-fn a_worker_begins_with_one_package_at_a_time_and_the_gpu_is_tried_out_beside_it() {
+fn a_worker_begins_with_one_package_at_a_time_and_the_gpu_is_explored_beside_it() {
     let machine = Machine::new(Does::Takes(Duration::from_micros(50)), Does::Takes(Duration::ZERO));
     let begun = Instant::now();
     loop {
         let report = machine.run(&Knowledge::new(), ITEMS);
         let text = report.decisions.as_ref().unwrap().to_string();
-        assert!(text.contains("\nopens u1 threads 1 launch 0.000025\n"), "{text}");
-        assert!(text.contains("\ntries u0 "), "{text}");
+        assert!(text.contains(r#"{"Sampled":{"unit":1,"fills":10}}"#), "{text}");
         let first = report.packages.iter().find(|record| record.package.start() == 0).unwrap();
         // On a busy machine the GPU may be done before the worker has begun, or its thread come too late.
         if first.device == WORKER && items(&report)[0] > ITEMS / 2 {
@@ -215,21 +192,21 @@ fn who_is_near_computes_on_the_cores_and_in_place() {
     let takes = Does::Takes(Duration::ZERO);
     let full = Some(Concurrency::BimapFull);
     for (sharing, opens) in [
-        ([full, None], "opens u1 threads 1 launch 0.000025"),
-        ([full, full], "opens u1 threads 1 launch 0.000025"),
-        ([None, full], "opens u0 packages 1"),
-        ([None, None], "opens u0 packages 1"),
+        ([full, None], r#"{"Sampled":{"unit":1,"fills":10}}"#),
+        ([full, full], r#"{"Sampled":{"unit":1,"fills":10}}"#),
+        ([None, full], r#"{"Sampled":{"unit":0,"fills":null}}"#),
+        ([None, None], r#"{"Sampled":{"unit":0,"fills":null}}"#),
     ] {
         let report = Machine::sharing(sharing, takes, takes).run(&Knowledge::new(), ITEMS);
         let text = report.decisions.as_ref().unwrap().to_string();
-        assert!(text.contains(&format!("\n{opens}\n")), "{sharing:?}: {text}");
+        assert!(text.contains(opens), "{sharing:?}: {text}");
     }
 }
 
 #[test]
 fn a_short_run_is_the_workers() {
     let machine = Machine::new(Does::Takes(Duration::ZERO), Does::Takes(Duration::from_millis(1)));
-    assert_eq!(items(&machine.run(&Knowledge::new(), LOCAL * 8)), [0, LOCAL * 8]);
+    assert_eq!(items(&machine.run(&Knowledge::new(), LOCAL)), [0, LOCAL]);
 }
 
 #[test]
@@ -270,27 +247,19 @@ fn later_runs_are_the_faster_ones_whichever_began() {
     }
 }
 
-/// In one package nobody is called up, and a launcher that cannot copy is not tried out. Runs of 9 ms are too long for trying an unknown device alone.
+/// Runs of eight work-groups, each of which takes long.
 #[test]
 fn a_few_long_work_groups_do_not_keep_all_runs() {
     let (slow, quick) = (Does::Takes(Duration::from_micros(112)), Does::Takes(Duration::ZERO));
-    for copies in [true, false] {
-        let machine = Machine::with_gpus([Some(Concurrency::BimapFull), None], slow, &[quick], copies);
-        is_found(&machine, GPU, LOCAL * 8);
-    }
+    let machine = Machine::with_gpus([Some(Concurrency::BimapFull), None], slow, &[quick]);
+    is_found(&machine, GPU, LOCAL * 8);
 }
 
-/// The first GPU is known to be as slow as the worker.
+/// The worker and the first GPU are slow.
 #[test]
-fn of_several_gpus_the_unknown_one_is_tried_out() {
+fn of_several_gpus_the_faster_one_is_found() {
     let (slow, quick) = (Does::Takes(Duration::from_micros(5)), Does::Takes(Duration::ZERO));
-    let machine = Machine::with_gpus([Some(Concurrency::BimapFull), None], slow, &[slow, quick], true);
-    let known = "rate 2e5 peak 2e5 setup 1e-5";
-    let known = format!("page 11 square\ndevice gpu:0*64 {known}\ndevice worker*1%20in%20place {known}\n");
-    let knowledge = Knowledge::parse(&format!("dml knowledge 2\n{known}")).unwrap();
-    let text = machine.run(&knowledge, ITEMS).decisions.unwrap().to_string();
-    assert!(text.contains("\nprior u0 ") && text.contains("\nprior u2 "), "{text}");
-    assert!(text.contains("\ntries u1 "), "{text}");
+    let machine = Machine::with_gpus([Some(Concurrency::BimapFull), None], slow, &[slow, quick]);
     is_found(&machine, DeviceId(3), ITEMS);
 }
 
@@ -317,10 +286,11 @@ fn results_in_place_are_told_of_by_the_thread_that_computed_them() {
             let told = told.0.into_inner().unwrap();
             let by_worker = told.iter().filter(|(device, _)| *device == WORKER).map(|(_, thread)| *thread);
             let by_worker: Vec<ThreadId> = by_worker.collect();
-            // On a busy machine the GPU may be done before it.
-            if by_worker.len() > 1 {
-                let different: HashSet<ThreadId> = by_worker.into_iter().collect();
-                assert_eq!(different.len(), threads, "{sharing:?}: {report:?}");
+            let is_telling = by_worker.len() > 1;
+            let different: HashSet<ThreadId> = by_worker.into_iter().collect();
+            assert!(different.len() <= threads, "{sharing:?}: {report:?}");
+            // On a busy machine the GPU may be done before it, or one thread bring all results.
+            if is_telling && different.len() == threads {
                 break;
             }
             assert!(begun.elapsed() < Duration::from_secs(60), "{report:?}");

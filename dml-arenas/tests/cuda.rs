@@ -11,8 +11,8 @@ use dml_arenas::launch::CudaLauncher;
 use dml_arenas::{CudaArena, CudaPinnedArena, Discover, DiscoverOptions};
 use dml_core::sync::Arc;
 use dml_core::{
-    Access, AllocError, Arena, BufferCopy, DeviceId, Fence, HostMemory, ItemShape, LaunchArg, LaunchError,
-    Launcher, Misfit, OwnBlock, Platform, Scalar, Span,
+    Access, AllocError, Arena, DeviceId, Fence, HostMemory, ItemShape, LaunchArg, LaunchError, Launcher,
+    Misfit, OwnBlock, Platform, Scalar, Span,
 };
 use std::cell::Cell;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, mpsc};
@@ -574,66 +574,6 @@ fn a_launch_of_more_rows_than_the_driver_takes_covers_all_of_them_once() {
     // SAFETY: it writes a word, which the block has.
     let error = unsafe { kernel.launch(&args[..1], launch) }.unwrap_err().to_string();
     assert!(error.contains("untold has no DmlItems"), "{error}");
-}
-
-/// A launcher copies what was granted, between buffers of its arena, after the kernels that it launched before.
-#[test]
-fn a_launcher_copies_between_buffers_behind_its_kernels() {
-    let name = "a_launcher_copies_between_buffers_behind_its_kernels";
-    let Some((platform, device)) = with_gpu(name) else { return };
-    let arena = home((platform.clone(), device)).expect("it has one");
-    let source = r#"extern "C" __global__ void number(unsigned* out, unsigned end, DmlItems items) {
-        unsigned i = (unsigned)items.x();
-        for (int spin = 0; spin < 20000; ++spin) if (i == end + spin) out[0] = 1;
-        if (i < end) out[i] = i * 3 + 1;
-    }"#;
-    const WORDS: u64 = 1 << 20;
-    // SAFETY: it writes the words that its buffer has.
-    let launcher = unsafe { CudaLauncher::new(cuda(&arena).kernel(source, "number", "").unwrap()) };
-    assert!(launcher.copies());
-    let from = platform.raw_buffer(WORDS * 4).build().unwrap();
-    let to = platform.raw_buffer(WORDS * 4).build().unwrap();
-    let host = platform.host().unwrap();
-    let mut grants = platform.acquire(host).write(&to).wait().unwrap();
-    grants.write_bytes(&to, &vec![7; (WORDS * 4) as usize]).unwrap();
-    grants.release().unwrap();
-
-    let parts = [4..12, 400..404, WORDS * 2..WORDS * 4];
-    let mut acquire = platform.acquire(device).write(&from);
-    for bytes in &parts {
-        acquire = acquire.write(&to.range(bytes.clone()));
-    }
-    let mut grants = acquire.wait().unwrap();
-    let arguments = [
-        LaunchArg::Buffer {
-            buffer: from.clone(),
-            access: Access::WriteInvalidate,
-            ranges: std::iter::once(0..WORDS * 4).collect(),
-        },
-        LaunchArg::Scalar(Scalar::U32(WORDS as u32)),
-    ];
-    let shape = ItemShape::line(256);
-    let numbered = launcher.launch(&dml_core::Launch::new(&(0..WORDS), &shape, &arguments), &mut grants);
-    let copies = parts.clone().map(|bytes| BufferCopy::new(&from, &to, bytes));
-    let copied = launcher.copy(&copies, &mut grants).unwrap();
-    // The copy is behind the kernel, so its end is both.
-    assert_eq!(copied.wait(), Ok(12 + WORDS * 2));
-    assert_eq!(numbered.unwrap().wait(), Ok(0));
-    // What was not granted is not touched.
-    for bytes in [0..4, 8..16, WORDS * 4 - 4..WORDS * 4 + 4] {
-        let refused = launcher.copy(&[BufferCopy::new(&from, &to, bytes.clone())], &mut grants);
-        assert!(matches!(refused, Err(LaunchError::NotStarted(_))), "{bytes:?}");
-    }
-    assert_eq!(launcher.copy(&[], &mut grants).unwrap().wait(), Ok(0));
-    grants.release().unwrap();
-
-    let grants = platform.acquire(host).read(&to).wait().unwrap();
-    let found = words(&grants.read_bytes(&to).unwrap());
-    for (word, found) in (0..WORDS).zip(found) {
-        let is_copied = parts.iter().any(|bytes| bytes.contains(&(word * 4)));
-        let expected = if is_copied { word as u32 * 3 + 1 } else { 0x0707_0707 };
-        assert_eq!(found, expected, "word {word}");
-    }
 }
 
 #[test]

@@ -14,8 +14,8 @@ use dml_arenas::opencl::{BuildError, Grid, KernelArg, Launch};
 use dml_core::state::MapState;
 use dml_core::sync::Arc;
 use dml_core::{
-    Access, AllocError, Arena, BufferCopy, DeviceId, DeviceKind, DeviceSet, HostMemory, ItemShape, LaunchArg,
-    LaunchError, Launcher, OwnBlock, Platform, Scalar, Span,
+    Access, AllocError, Arena, DeviceId, DeviceKind, DeviceSet, HostMemory, ItemShape, LaunchArg, Launcher,
+    OwnBlock, Platform, Scalar, Span,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -461,66 +461,6 @@ fn a_program_by_hand_reads_what_it_wrote_and_its_calls_are_counted() {
     assert_eq!([alloc, bind, map, unmap, read, write, kernel], [2, 1, 1, 1, 3, 1, 2]);
     assert!(matches!(device.kernel("nonsense", "scale"), Err(BaselineError::Build { .. })));
     assert!(matches!(Device::open(99), Err(BaselineError::Device { device, .. }) if device == "opencl:99"));
-}
-
-/// Copies in one storage, behind the kernels and one another, of what was granted and nothing else.
-#[test]
-fn a_launcher_copies_between_buffers_behind_its_kernels() {
-    let name = "a_launcher_copies_between_buffers_behind_its_kernels";
-    let Some((platform, device)) = with_opencl(name) else { return };
-    let arena = arena_of(&platform, device).unwrap();
-    let source = "__kernel void number(__global uint* out, uint end) {
-        size_t i = get_global_id(0);
-        for (uint spin = 0; spin < 500; ++spin) if (i == end + spin) out[0] = 1;
-        if (i < end) out[i] = i * 3 + 1;
-    }";
-    const WORDS: u64 = 1 << 16;
-    // SAFETY: it writes the words that its buffer has.
-    let launcher = unsafe { OpenClLauncher::new(opencl(&arena).kernel(source, "number", "").unwrap()) };
-    assert!(launcher.copies());
-    let from = platform.raw_buffer(WORDS * 4).build().unwrap();
-    let to = platform.raw_buffer(WORDS * 4).build().unwrap();
-    let cpu = platform.host().unwrap();
-    let mut grants = platform.acquire(cpu).write(&to).wait().unwrap();
-    grants.write_bytes(&to, &vec![7; (WORDS * 4) as usize]).unwrap();
-    grants.release().unwrap();
-
-    let parts = [4..12, 400..404, WORDS * 2..WORDS * 4];
-    let mut acquire = platform.acquire(device).write(&from);
-    for bytes in &parts {
-        acquire = acquire.write(&to.range(bytes.clone()));
-    }
-    let mut grants = acquire.wait().unwrap();
-    let arguments = [
-        LaunchArg::Buffer {
-            buffer: from.clone(),
-            access: Access::WriteInvalidate,
-            ranges: std::iter::once(0..WORDS * 4).collect(),
-        },
-        LaunchArg::Scalar(Scalar::U32(WORDS as u32)),
-    ];
-    let shape = ItemShape::line(64);
-    let numbered = launcher.launch(&dml_core::Launch::new(&(0..WORDS), &shape, &arguments), &mut grants);
-    let copies = parts.clone().map(|bytes| BufferCopy::new(&from, &to, bytes));
-    let copied = launcher.copy(&copies, &mut grants).unwrap();
-    // The copies are behind the kernel, so their end is both.
-    assert_eq!(copied.wait(), Ok(12 + WORDS * 2));
-    assert_eq!(numbered.unwrap().wait(), Ok(0));
-    // What was not granted is not touched.
-    for bytes in [0..4, 8..16, WORDS * 4 - 4..WORDS * 4 + 4] {
-        let refused = launcher.copy(&[BufferCopy::new(&from, &to, bytes.clone())], &mut grants);
-        assert!(matches!(refused, Err(LaunchError::NotStarted(_))), "{bytes:?}");
-    }
-    assert_eq!(launcher.copy(&[], &mut grants).unwrap().wait(), Ok(0));
-    grants.release().unwrap();
-
-    let grants = platform.acquire(cpu).read(&to).wait().unwrap();
-    let found = words(&grants.read_bytes(&to).unwrap());
-    for (word, found) in (0..WORDS).zip(found) {
-        let is_copied = parts.iter().any(|bytes| bytes.contains(&(word * 4)));
-        let expected = if is_copied { word as u32 * 3 + 1 } else { 0x0707_0707 };
-        assert_eq!(found, expected, "word {word}");
-    }
 }
 
 /// What is freed is not what a kernel uses. A device may compute for long, or hang.

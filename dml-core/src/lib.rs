@@ -133,10 +133,7 @@ pub use platform::record::{Event, Recording};
 pub use request::acquire::{Acquire, AcquireFuture};
 pub use request::flight::InFlight;
 pub use request::grant::Grants;
-pub use request::launch::{
-    BufferCopy, ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Scalar, Withdrawal, Withdrawn,
-    WrongScalar,
-};
+pub use request::launch::{ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Scalar, WrongScalar};
 pub use request::prefetch::{Prefetch, PrefetchCanceller};
 pub use request::region::{RangeOf, RawRange, Region};
 pub use request::typed::{Buffer, BufferBuilder, RawBufferBuilder};

@@ -3,7 +3,7 @@
 use crate::director::{Chosen, Prepared, Setup};
 use crate::hooks::{Hooks, NoHooks, Patient};
 use crate::kernel::Kernel;
-use crate::knowledge::Knowledge;
+use crate::model::Knowledge;
 use crate::policy::PolicySpec;
 use crate::report::{Report, RunError};
 use crate::running::{self, Running};
@@ -96,11 +96,9 @@ impl Coexecutor {
     /// processor. By default these are as many as the thread could use that made the first co-executor of the process; 0 counts as 1.
     ///
     /// Devices whose [units](DeviceDesc::units) together are no more than that compute at once. With [`PolicySpec::Calibrated`], others do
-    /// not compute at the same time: they would take the cores from each other, and the run would be longer than on the best of them. In the
-    /// first long run of a kernel one such device is compared with the host, if its launcher copies: each computes part of the work, one after the
-    /// other, and the faster one goes on. Some cannot be
-    /// compared: their launchers do not copy, there is no host among the devices, or they share the kernel's inputs with it exclusively. These are
-    /// left out beside one that can compute. Name the devices to use, or give each a part of the cores.
+    /// not compute at the same time: they would take the cores from each other, and the run would be longer than on the best of them. In a
+    /// long run of which nothing is known one such device takes turns with the one that began: each computes packages while the other pauses, and the
+    /// faster one goes on. Name the devices to use, or give each a part of the cores, if that is not wanted.
     #[must_use]
     pub fn cores(mut self, cores: u32) -> Self {
         self.0.cores = cores.max(1);
@@ -140,9 +138,8 @@ impl Coexecutor {
     /// fences of its variants, without a limit. The calling thread must not hold a buffer that the kernel writes, nor hold one for
     /// writing that it reads.
     ///
-    /// While nothing is known of a kernel, another device than the host may be tried out on it, if its [`Launcher`](dml_core::Launcher)
-    /// [copies](dml_core::Launcher::copies): it computes into memory of its own, as large as what the kernel overwrites, while others compute the same. A run
-    /// that is done before does not wait for it, not even for a launch that hangs. What the kernel reads is then held for reading until the device has ended.
+    /// With [`PolicySpec::Calibrated`] a device of which little is known computes a short package of the run if it could help. The run
+    /// waits for it, as for every package.
     ///
     /// # Errors
     /// [`RunError`]. A failed unit is no error while other units can finish its work; the report names it. A lost

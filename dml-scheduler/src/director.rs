@@ -13,15 +13,14 @@
 use crate::commander::Commander;
 use crate::hooks::Hooks;
 use crate::kernel::Kernel;
-use crate::knowledge::{Knowledge, Odd, Reason};
-use crate::lineup::{Lineup, decides};
+use crate::model::{Knowledge, Ran};
 use crate::package::{Package, UnitId};
+use crate::plan::{Reason, RunPlan, decides};
 use crate::policy::{Blueprint, Log, PolicySpec, Recording};
 use crate::report::{CalledUp, DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};
-use crate::round::{Round, Rounds, Threadless, recorded};
+use crate::round::{Round, Rounds, Threadless};
 use crate::running::Cancel;
-use crate::trial::{self, Lent, Trial};
-use crate::unit::{DEPTH, PUBLISHED_DEPTH, Start, Unit, UnitRun};
+use crate::unit::{DEPTH, PUBLISHED_DEPTH, Unit, UnitRun};
 use dml_core::spans::Span;
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{DeviceId, DeviceSet, Platform, PlatformId, span};
@@ -62,7 +61,7 @@ pub(crate) struct Prepared {
     /// The kernel, with the run's own partials.
     kernel: Kernel,
     items: u64,
-    lineup: Lineup,
+    plan: RunPlan,
     commander: Arc<Commander>,
     /// What the policy was built from and decides, if that is recorded.
     decided: Option<(Blueprint, Log)>,
@@ -83,16 +82,16 @@ impl Prepared {
         kernel.check_launchers(&setup.platform)?;
         kernel.check_items(items)?;
         kernel.check_writes(items)?;
-        let lineup = Lineup::of(setup, kernel, items, devices)?;
-        let kernel = kernel.for_run(lineup.devices.len(), items, asked_at)?;
-        let (splitter, decided) = lineup.splitter(setup, &kernel, items)?;
+        let plan = RunPlan::of(setup, kernel, items, devices)?;
+        let kernel = kernel.for_run(plan.devices.len(), items, asked_at)?;
+        let (splitter, decided) = plan.splitter(setup, &kernel, items)?;
         let commander = Arc::new(Commander::new(splitter, cancel));
-        Ok(Self { kernel, items, lineup, commander, decided })
+        Ok(Self { kernel, items, plan, commander, decided })
     }
 
     /// The devices of the run, those that are left out among them.
     pub(crate) fn devices(&self) -> &[DeviceId] {
-        &self.lineup.devices
+        &self.plan.devices
     }
 
     pub(crate) fn commander(&self) -> &Arc<Commander> {
@@ -106,21 +105,21 @@ impl Prepared {
             "run",
             kernel = self.kernel.name(),
             items = self.items,
-            devices = self.lineup.devices.len(),
+            devices = self.plan.devices.len(),
             policy = %setup.policy,
         );
         span.within(|| self.direct_within(setup, hooks, &span))
     }
 
     fn direct_within(&self, setup: &Setup, hooks: &dyn Hooks, span: &Span) -> Result<Report, RunError> {
-        let Self { kernel, items, lineup, commander, decided } = self;
+        let Self { kernel, items, plan, commander, decided } = self;
         hooks.director_start();
         let opening = RunStart {
             platform: setup.platform.id(),
             kernel: kernel.name().to_owned(),
             policy: setup.policy,
             begun: setup.platform.elapsed(),
-            waited: (0..lineup.devices.len()).map(|index| commander.is_left_out(UnitId(index))).collect(),
+            waited: (0..plan.devices.len()).map(|index| commander.is_left_out(UnitId(index))).collect(),
         };
         let begun = Instant::now();
         let unit = |(index, &device): (usize, &DeviceId)| Unit {
@@ -135,49 +134,27 @@ impl Prepared {
             begun,
             depth: if setup.policy == PolicySpec::Calibrated { DEPTH } else { PUBLISHED_DEPTH },
         };
-        let units: Vec<Unit<'_>> = lineup.devices.iter().enumerate().map(unit).collect();
+        let units: Vec<Unit<'_>> = plan.devices.iter().enumerate().map(unit).collect();
         let runs: Vec<Mutex<UnitRun>> = units.iter().map(|_| Mutex::default()).collect();
-        let lent: Mutex<Option<Arc<Lent>>> = Mutex::new(None);
-        let offer = || *lent.lock() = self.offer_trial(setup, begun);
-        let has_rival = lineup.has_rival() && lineup.tried(kernel, *items).is_some();
-        if has_rival {
-            commander.await_rival();
-        } else {
-            offer();
-        }
         let threadless = Mutex::default();
-        let rounds = Rounds {
-            units: &units,
-            runs: &runs,
-            commander,
-            offer: has_rival.then_some(&offer),
-            threadless: &threadless,
-        };
+        let explores = plan.explores(*items, kernel.grain());
+        let rounds =
+            Rounds { units: &units, runs: &runs, commander, threadless: &threadless, explores, begun };
         let given_up = run_rounds(&rounds, &setup.platform);
-        if let Some(lent) = lent.into_inner() {
-            // Whoever conducts the trial still has this, and nothing else of the kernel.
-            lent.take_back();
-        }
         hooks.director_end();
         let runs: Vec<UnitRun> = runs.into_iter().map(Mutex::into_inner).collect();
         let has_added: Vec<bool> = runs.iter().map(|run| !run.packages.is_empty()).collect();
         let is_waiting = |index| commander.is_left_out(UnitId(index));
-        let overtaken = commander.lost();
-        let is_overtaken = |index| overtaken.iter().any(|lost| lost.unit == UnitId(index));
         let threadless = threadless.into_inner();
-        let mut report = gather(lineup, opening, runs, &threadless, is_waiting, is_overtaken);
+        let mut report = gather(plan, opening, runs, &threadless, is_waiting);
         report.decisions = decided.as_ref().map(|(blueprint, log)| Recording::new(blueprint.clone(), log));
         let name = || kernel.name().to_owned();
         if kernel.is_undivided() {
-            let of = (kernel.name(), *items);
-            let computed = report
-                .devices
-                .iter()
-                .filter(|device| device.packages > 0)
-                .map(|device| (device.device, false));
+            let computed = report.devices.iter().filter(|device| device.packages > 0);
+            let computed = computed.map(|device| (device.device, false));
             let failed = report.failures.iter().map(|failure| (failure.device, true));
             failed.chain(computed).for_each(|(device, has_failed)| {
-                setup.knowledge.note_failure(of, &lineup.name_of(device), has_failed);
+                setup.knowledge.note_failure(kernel.name(), plan.name_of(device), has_failed);
             });
         }
         match commander.missing() + given_up {
@@ -189,23 +166,18 @@ impl Prepared {
                     error => error,
                 })?;
                 // A set of which some had no thread says nothing of what they can do.
-                if decides(setup, kernel) && threadless.is_empty() {
-                    let of = (kernel.name(), *items);
-                    setup.knowledge.learn(
-                        &setup.platform,
-                        of,
-                        |device| lineup.name_of(device),
-                        &report,
-                        Odd {
-                            claimed: commander.claimed(),
-                            are_rivals: lineup.has_rival(),
-                            chosen: lineup.chosen(),
-                            overtaken: overtaken
-                                .iter()
-                                .map(|lost| (lineup.devices[lost.unit.0], lost.items, lost.took))
-                                .collect(),
-                        },
-                    );
+                if decides(setup, kernel) && threadless.is_empty() && report.failures.is_empty() {
+                    let run = Ran {
+                        kernel: kernel.name(),
+                        items: *items,
+                        duration: report.duration,
+                        packages: &report.packages,
+                        called_up: &report.called_up,
+                        chosen: &plan.chosen,
+                        is_alone: plan.is_alone(),
+                        without_exploring: plan.without_exploring,
+                    };
+                    setup.knowledge.learn(&plan.members, &run);
                 }
                 Ok(report)
             }
@@ -214,38 +186,6 @@ impl Prepared {
             }
             missing => Err(RunError::Unfinished { kernel: name(), missing, failures: report.failures }),
         }
-    }
-}
-
-impl Prepared {
-    /// Offers a trial of a device of which nothing is known, if one can be tried out. Returns the kernel that is lent to it.
-    fn offer_trial(&self, setup: &Setup, begun: Instant) -> Option<Arc<Lent>> {
-        let unit = self.lineup.tried(&self.kernel, self.items)?;
-        let lent = Arc::new(Lent::new(self.kernel.clone()));
-        self.commander.begin_trial(unit, true);
-        let is_to_be_had = trial::offer(Trial {
-            commander: self.commander.clone(),
-            platform: setup.platform.clone(),
-            kernel: lent.clone(),
-            devices: self
-                .lineup
-                .devices
-                .iter()
-                .map(|&device| (device, self.lineup.name_of(device)))
-                .collect(),
-            knowledge: setup.knowledge.clone(),
-            name: self.kernel.name().to_owned(),
-            items: self.items,
-            parts: self.lineup.trial_parts(self.items),
-            local_size: self.kernel.grain(),
-            is_rival: self.lineup.has_rival(),
-            collect_on: setup.collect_on,
-            begun,
-        });
-        if !is_to_be_had {
-            self.commander.begin_trial(unit, false);
-        }
-        Some(lent)
     }
 }
 
@@ -258,7 +198,6 @@ fn run_rounds(rounds: &Rounds<'_>, platform: &Platform) -> u64 {
     let mut given_up = 0;
     loop {
         Round::run(rounds);
-        let is_called_up = settle_trial(units, runs, commander);
         // An idle device may have been lost after its last package.
         platform.notice_losses();
         let lost = platform.lost_devices();
@@ -266,7 +205,7 @@ fn run_rounds(rounds: &Rounds<'_>, platform: &Platform) -> u64 {
         if lost == known && !is_spoiled {
             // Those who were left out finish what the others could not.
             let is_short = commander.missing() > 0 && !commander.is_cancelled();
-            if is_short && (commander.call_up_all() || is_called_up) {
+            if is_short && commander.call_up_all() {
                 continue;
             }
             return given_up;
@@ -282,36 +221,6 @@ fn run_rounds(rounds: &Rounds<'_>, platform: &Platform) -> u64 {
         if commander.missing() == 0 || commander.is_cancelled() {
             return given_up;
         }
-    }
-}
-
-/// Ends the trial of a run of which no unit works any more. Returns whether units were called up, for the next round.
-fn settle_trial(units: &[Unit<'_>], runs: &[Mutex<UnitRun>], commander: &Commander) -> bool {
-    let called = Called { runs, units: Mutex::default() };
-    if let (Some(end), Some(unit)) = (commander.settle_trial(), units.first()) {
-        unit.take_over(*end, &called);
-    }
-    !called.units.into_inner().is_empty()
-}
-
-/// Units that are called up between two rounds.
-struct Called<'a> {
-    runs: &'a [Mutex<UnitRun>],
-    units: Mutex<Vec<UnitId>>,
-}
-
-impl Start for Called<'_> {
-    fn start(&self, units: &[UnitId]) {
-        self.units.lock().extend(units);
-    }
-
-    fn collect(&self, _: UnitId) -> bool {
-        // No unit computes between two rounds.
-        false
-    }
-
-    fn record(&self, unit: UnitId, record: PackageRecord) {
-        recorded(self.runs, unit, record);
     }
 }
 
@@ -451,25 +360,24 @@ fn joins_later(waited: bool, had_no_thread: Option<&Threadless>) -> bool {
     waited || had_no_thread.is_some_and(|unit| !unit.had_begun)
 }
 
-/// The report of what all units did, but those for which there was no thread. `is_waiting` says of each whether it was left out to the end, and `is_overtaken` whether it gave a package up.
+/// The report of what all units did, but those for which there was no thread. `is_waiting` says of each whether it was left out to the end.
 fn gather(
-    lineup: &Lineup,
+    plan: &RunPlan,
     opening: RunStart,
     runs: Vec<UnitRun>,
     threadless: &[Threadless],
     is_waiting: impl Fn(usize) -> bool,
-    is_overtaken: impl Fn(usize) -> bool,
 ) -> Report {
     let RunStart { platform, kernel, policy, begun, waited } = opening;
     let duration = runs.iter().map(|run| run.end).max().unwrap_or_default();
-    let of_devices = lineup.devices.iter().zip(&runs);
+    let of_devices = plan.devices.iter().zip(&runs);
     let reports = of_devices.clone().enumerate().map(|(index, (&device, run))| DeviceReport {
         device,
         packages: run.packages.len() as u64,
         items: run.packages.iter().map(|record| record.package.items()).sum(),
         busy: run.busy,
         end: run.end,
-        known_rate: lineup.known_rate(index),
+        known_rate: plan.known_rate(index),
     });
     // Who was called up after all, because the others could not do it, was needed.
     let others_seconds = duration.as_secs_f64();
@@ -482,9 +390,8 @@ fn gather(
             continue;
         }
         let reason = had_no_thread.map(|_| Reason::NoThread);
-        let reason = reason.or_else(|| lineup.reasons[index].clone());
+        let reason = reason.or_else(|| plan.reasons[index].clone());
         let reason = reason.or_else(|| is_waiting(index).then_some(Reason::NotCalledUp { others_seconds }));
-        let reason = reason.or_else(|| is_overtaken(index).then_some(Reason::Overtaken { others_seconds }));
         let too_late =
             || joined.map(|at| Reason::TooLate { began_seconds: at.as_secs_f64(), others_seconds });
         left_out.extend(reason.or_else(too_late).map(|reason| LeftOut { device, reason }));

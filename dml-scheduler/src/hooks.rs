@@ -34,9 +34,7 @@ pub trait Hooks: Sync {
         let _ = (unit, device);
     }
 
-    /// Called when a package's results are where they belong. One that was computed in a trial of a unit is told by the thread of another unit,
-    /// or of the director, also if its own unit does not start. Items whose results are lost later come in another
-    /// package.
+    /// Called when a package's results are where they belong. Items whose results are lost later come in another package.
     fn package_done(&self, package: &Package, device: DeviceId) {
         let _ = (package, device);
     }

@@ -36,22 +36,20 @@ mod commander;
 mod copies;
 mod director;
 mod guard;
-mod haul;
 mod hooks;
 mod kernel;
-mod knowledge;
-mod lineup;
 pub mod metrics;
-mod overtaking;
+mod model;
 mod package;
+mod plan;
 pub mod policy;
 mod report;
 mod round;
 mod running;
+#[cfg(feature = "simulated")]
+pub mod simulated;
 #[cfg(feature = "timeline")]
 pub mod timeline;
-mod trial;
-mod undivided;
 mod unit;
 
 pub use check::{CheckError, Checked, Departure, Wrong, check_footprints};
@@ -60,8 +58,9 @@ pub use hooks::{Hooks, NoHooks};
 pub use kernel::{
     Argument, Footprint, FootprintError, FootprintFault, Kernel, KernelError, NotStarted, Variant,
 };
-pub use knowledge::{Knowledge, KnowledgeError, Reason};
+pub use model::{Knowledge, KnowledgeError};
 pub use package::{Package, UnitId};
+pub use plan::Reason;
 pub use policy::{
     Assignment, Calibrated, Computed, Dynamic, HGuided, NotCompleted, NotInFlight, ParsePolicyError, Policy,
     PolicyError, PolicySpec, Prior, Splitter, Static,

@@ -1,10 +1,11 @@
 //! Packages: the portions of the work that units compute.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
 
 /// A unit: one device that takes part in a co-execution. The number is its index in the list of devices of the run.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct UnitId(pub usize);
 
 impl fmt::Debug for UnitId {
@@ -27,7 +28,7 @@ impl fmt::Display for UnitId {
 /// # Shape and units
 /// The range counts work-items from the start of the work. It starts at a multiple of the local work size, and ends at
 /// such a multiple or at the end of the work.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Package {
     range: Range<u64>,
     unit: UnitId,

@@ -1,8 +1,8 @@
 //! The report of a co-execution, and its errors.
 
-use crate::knowledge::Reason;
 use crate::metrics::{self, Overlap};
 use crate::package::Package;
+use crate::plan::Reason;
 use crate::policy::{PolicyError, PolicySpec, Recording};
 use dml_core::record::Event;
 use dml_core::{BufferName, DeviceId, PlatformId, Span};

@@ -12,11 +12,11 @@
 //! 3. At its end the caller's thread does the tasks that no thread has begun. The round does not wait for a helper that wakes late.
 //! 4. A unit for which there is no thread is left out, and the others get its part. If they cannot compute it, another round has the unit. If no other unit is
 //!    left, its task stays on the list for the caller's thread. A unit whose results no helper brings brings them itself.
-//! 5. The round lends its list through a [`Gate`], which it closes when all tasks are done.
+//! 5. If units may be called up soon, a helper comes in before there is a task for it, and polls for a while: one that wakes then comes late.
+//! 6. The round lends its list through a [`Gate`], which it closes when all tasks are done.
 
-use crate::commander::Commander;
+use crate::commander::{Commander, POLLS};
 use crate::package::UnitId;
-use crate::report::PackageRecord;
 use crate::unit::{Desk, Start, Unit, UnitRun};
 use dml_core::helpers::{Gate, Helpers};
 use dml_core::sync::{Arc, Condvar, Mutex};
@@ -25,22 +25,17 @@ use std::collections::VecDeque;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How long the caller's thread waits for others without sleeping: they are at their last packages.
-const AWAKE: Duration = Duration::from_micros(300);
-
-/// Lets a trial be conducted.
-pub(crate) type Offer<'a> = dyn Fn() + Sync + 'a;
-
 /// What the rounds of a run need.
 #[derive(Clone, Copy)]
 pub(crate) struct Rounds<'a> {
     pub(crate) units: &'a [Unit<'a>],
     pub(crate) runs: &'a [Mutex<UnitRun>],
     pub(crate) commander: &'a Commander,
-    /// Offers the trial of a unit on the cores of those who begin, once it is wanted.
-    pub(crate) offer: Option<&'a Offer<'a>>,
     /// The units for which there was no thread.
     pub(crate) threadless: &'a Mutex<Vec<Threadless>>,
+    /// Whether units may soon be called up.
+    pub(crate) explores: bool,
+    pub(crate) begun: Instant,
 }
 
 /// A unit for which there was no thread.
@@ -49,13 +44,6 @@ pub(crate) struct Threadless {
     pub(crate) unit: UnitId,
     /// Whether it had begun in an earlier round.
     pub(crate) had_begun: bool,
-}
-
-/// Records a package of a unit.
-pub(crate) fn recorded(runs: &[Mutex<UnitRun>], unit: UnitId, record: PackageRecord) {
-    let mut run = runs[unit.0].lock();
-    run.joined.get_or_insert(record.start);
-    run.extend(vec![record]);
 }
 
 /// A round under way.
@@ -73,6 +61,9 @@ struct List {
     tasks: VecDeque<Task>,
     /// How many threads are at a task.
     busy: usize,
+    /// Whether a helper polls for a task.
+    is_awaited: bool,
+    is_over: bool,
 }
 
 /// What a thread does in a round.
@@ -84,9 +75,18 @@ enum Task {
     Collect(UnitId),
 }
 
+/// What a thread was called for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Called {
+    #[default]
+    Nothing,
+    For(Task),
+    ToStandBy,
+}
+
 thread_local! {
-    /// The task that the thread was called for, until it looks at the list.
-    static CALLED_FOR: Cell<Option<Task>> = const { Cell::new(None) };
+    /// What the thread was called for, until it looks at the list.
+    static CALLED: Cell<Called> = const { Cell::new(Called::Nothing) };
 }
 
 impl<'a> Round<'a> {
@@ -96,6 +96,8 @@ impl<'a> Round<'a> {
     /// # Panics
     /// With the panic of a unit: it catches those of its kernel, so that is a bug, which goes on from here.
     pub(crate) fn run(of: &Rounds<'a>) {
+        // Those that the policy explores begin with the others.
+        of.commander.called_up(Duration::ZERO);
         let active = of.units.iter().map(|unit| unit.id).filter(|unit| of.commander.is_active(*unit));
         let mut left: Vec<UnitId> = active.collect();
         let last = left.pop();
@@ -103,6 +105,9 @@ impl<'a> Round<'a> {
         let share = || round.share();
         Gate::open(&share, |gate| {
             round.gate.get_or_init(|| gate.clone());
+            if of.explores {
+                round.call_helper(Called::ToStandBy);
+            }
             round.start(&left);
             if let Some(last) = last {
                 round.work(last);
@@ -118,13 +123,20 @@ impl<'a> Round<'a> {
 
     /// Calls a helper for a task. Returns whether there is one, or another thread has begun the task.
     fn call(&self, task: Task) -> bool {
-        self.list.lock().tasks.push_back(task);
+        let mut list = self.list.lock();
+        list.tasks.push_back(task);
+        let is_awaited = std::mem::take(&mut list.is_awaited);
+        drop(list);
         self.changed.notify_all();
-        let is_called = self.gate.get().cloned().is_some_and(|gate| {
-            let help = move || gate.help(|| CALLED_FOR.set(Some(task)));
+        is_awaited || self.call_helper(Called::For(task)) || !self.take_back(task)
+    }
+
+    /// Returns whether there is a helper.
+    fn call_helper(&self, called: Called) -> bool {
+        self.gate.get().cloned().is_some_and(|gate| {
+            let help = move || gate.help(|| CALLED.set(called));
             Helpers::shared().call(help).is_ok()
-        });
-        is_called || !self.take_back(task)
+        })
     }
 
     /// Takes a task off the list. Returns whether it was there.
@@ -136,10 +148,38 @@ impl<'a> Round<'a> {
 
     /// Does the tasks that no thread has begun, and first the one that this thread was called for.
     fn share(&self) {
-        let mut first = CALLED_FOR.take();
+        let mut first = match CALLED.take() {
+            Called::For(task) => Some(task),
+            Called::Nothing => None,
+            Called::ToStandBy => {
+                self.stand_by();
+                None
+            }
+        };
         while let Some(task) = self.take(first.take()) {
             let _busy = Busy(self);
             self.carry_out(task);
+        }
+    }
+
+    /// Polls until there is a task, or for long enough, and asks now and then whether units are called up.
+    fn stand_by(&self) {
+        let begun = Instant::now();
+        let every = POLLS / 6;
+        let mut looks = every;
+        self.list.lock().is_awaited = true;
+        loop {
+            let mut list = self.list.lock();
+            if !list.tasks.is_empty() || list.is_over || begun.elapsed() >= POLLS {
+                list.is_awaited = false;
+                return;
+            }
+            drop(list);
+            if begun.elapsed() >= looks {
+                looks += every;
+                self.start(&self.of.commander.called_up(self.of.begun.elapsed()));
+            }
+            std::thread::yield_now();
         }
     }
 
@@ -173,14 +213,15 @@ impl<'a> Round<'a> {
         let begun = Instant::now();
         loop {
             self.share();
-            let list = self.list.lock();
+            let mut list = self.list.lock();
             if !list.tasks.is_empty() {
                 continue;
             }
             if list.busy == 0 {
+                list.is_over = true;
                 return;
             }
-            if begun.elapsed() < AWAKE {
+            if begun.elapsed() < POLLS {
                 drop(list);
                 std::thread::yield_now();
             } else {
@@ -192,9 +233,6 @@ impl<'a> Round<'a> {
 
 impl Start for Round<'_> {
     fn start(&self, units: &[UnitId]) {
-        if let Some(offer) = self.of.offer.filter(|_| self.of.commander.takes_rival()) {
-            offer();
-        }
         for &unit in units {
             if self.call(Task::Work(unit)) {
                 continue;
@@ -216,10 +254,6 @@ impl Start for Round<'_> {
     fn collect(&self, unit: UnitId) -> bool {
         self.call(Task::Collect(unit))
     }
-
-    fn record(&self, unit: UnitId, record: PackageRecord) {
-        recorded(self.of.runs, unit, record);
-    }
 }
 
 /// A thread that is at a task, also if that panics.
@@ -235,15 +269,16 @@ impl Drop for Busy<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Dynamic, Splitter};
+    use crate::policy::{Dynamic, Policy, Splitter};
 
     /// Otherwise a thread does what none is to be had for, and nobody what it was called for.
     #[test]
     fn a_thread_does_first_what_it_was_called_for() {
         let splitter = Splitter::new(Box::new(Dynamic::new(10, 1, 1).unwrap()), 1, 10, 1).unwrap();
         let (commander, threadless) = (Commander::new(splitter, None), Mutex::default());
+        let (units, runs, begun) = (&[], &[], Instant::now());
         let of =
-            Rounds { units: &[], runs: &[], commander: &commander, offer: None, threadless: &threadless };
+            Rounds { units, runs, commander: &commander, threadless: &threadless, explores: false, begun };
         let round = Round::new(&of);
         let [work, collect, other] = [Task::Work(UnitId(0)), Task::Collect(UnitId(1)), Task::Work(UnitId(2))];
         round.list.lock().tasks.extend([work, collect, other]);
@@ -251,5 +286,67 @@ mod tests {
         // Somebody else has done it.
         assert_eq!(round.take(Some(collect)), Some(work));
         assert_eq!((round.take(None), round.take(None)), (Some(other), None));
+    }
+
+    /// No further helper is called for a task that one awaits, which does it.
+    #[test]
+    fn a_helper_that_stands_by_does_the_next_task() {
+        let splitter = Splitter::new(Box::new(Dynamic::new(10, 1, 1).unwrap()), 1, 10, 1).unwrap();
+        let (commander, threadless) = (Commander::new(splitter, None), Mutex::default());
+        let (units, runs, begun) = (&[], &[], Instant::now());
+        let of =
+            Rounds { units, runs, commander: &commander, threadless: &threadless, explores: true, begun };
+        let round = Round::new(&of);
+        std::thread::scope(|scope| {
+            let helper = scope.spawn(|| {
+                loop {
+                    round.stand_by();
+                    if let Some(task) = round.take(None) {
+                        return task;
+                    }
+                }
+            });
+            while !round.list.lock().is_awaited {
+                std::thread::yield_now();
+            }
+            let task = Task::Work(UnitId(0));
+            // Without a gate there is no other helper.
+            while !round.call(task) {}
+            assert_eq!(helper.join().unwrap(), task);
+        });
+        round.list.lock().is_over = true;
+        round.stand_by();
+        assert!(!round.list.lock().is_awaited);
+    }
+
+    /// Whom the policy calls up after 60 us, though no package has ended.
+    #[derive(Debug)]
+    struct Late;
+
+    impl Policy for Late {
+        fn next(&mut self, _: UnitId, remaining: u64) -> Option<u64> {
+            Some(remaining)
+        }
+
+        fn call_up(&mut self, now: Duration) -> Vec<UnitId> {
+            if now < Duration::from_micros(60) { Vec::new() } else { vec![UnitId(1)] }
+        }
+    }
+
+    #[test]
+    fn a_helper_that_stands_by_asks_whether_units_are_called_up() {
+        let mut splitter = Splitter::new(Box::new(Late), 2, 10, 1).unwrap();
+        splitter.bench(UnitId(1));
+        let (commander, threadless) = (Commander::new(splitter, None), Mutex::default());
+        let (units, runs, begun) = (&[], &[], Instant::now());
+        let of =
+            Rounds { units, runs, commander: &commander, threadless: &threadless, explores: true, begun };
+        let round = Round::new(&of);
+        // On a busy machine its time may be over before it looks.
+        let task = std::iter::repeat_with(|| {
+            round.stand_by();
+            round.take(None)
+        });
+        assert_eq!(task.take(1000).flatten().next(), Some(Task::Work(UnitId(1))));
     }
 }

@@ -8,8 +8,7 @@ const EACH: usize = 16;
 /// Returns the elements of a job: at most `most`, and fewer where a package has too few for all threads to have some.
 ///
 /// A multiple of `lanes`, which `most` is too. Packages are small while nobody knows what a kernel takes; computed by one thread,
-/// they would make the host look slower than it is. Of several jobs, those who wake first take more, and a package that is withdrawn
-/// is left sooner.
+/// they would make the host look slower than it is. Of several jobs, those who wake first take more.
 pub(crate) fn length(team: &Team, elements: usize, most: usize, lanes: usize) -> usize {
     elements.div_ceil(team.threads() * EACH).clamp(1, most).next_multiple_of(lanes)
 }

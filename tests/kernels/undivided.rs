@@ -3,11 +3,12 @@ use super::cuda;
 use super::{opencl, run_on};
 use dml::Kernel;
 use dml::arenas::launch::{self, Call, ComputeError};
-use dml::core::{ItemShape, Launcher, Misfit};
+use dml::core::{Fence, ItemShape, Launcher, Misfit};
 use dml::prelude::*;
-use dml::scheduler::{Knowledge, Report, RunError};
+use dml::scheduler::{KernelError, Knowledge, Report, RunError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Each work-item writes its number, its group and the number of groups along each dimension, and the number of dimensions.
 const TELL: &str = "
@@ -210,44 +211,38 @@ fn an_undivided_kernel_may_write_anything() {
     assert!(refused.to_string().contains("undivided"), "{refused}");
 }
 
-/// Knowledge with another rate of each device, in items per second.
-fn with_rates(learned: &Knowledge, rates: &[(&str, f64)]) -> Knowledge {
-    let line =
-        |line: &str| match rates.iter().find(|(device, _)| line.starts_with(&format!("device {device}*"))) {
-            Some((_, rate)) => {
-                format!("{} rate {rate} peak {rate} setup 1e-6", line.split(" rate").next().unwrap())
-            }
-            None => line.to_owned(),
-        };
-    let known = |line: &&str| {
-        !line.starts_with("device ")
-            || rates.iter().any(|(device, _)| line.starts_with(&format!("device {device}*")))
-    };
-    let text: Vec<_> = learned.to_string().lines().filter(known).map(line).collect();
-    Knowledge::parse(&(text.join("\n") + "\n")).unwrap()
-}
-
-/// A known device is taken by its rate, an unknown one is tried if it could win.
+/// A known device is taken by its time, an unknown one is tried if its data moves in less.
 #[test]
 fn an_undivided_kernel_goes_where_it_takes_least() {
     let Some((platform, device)) = opencl() else { return };
-    let (kernel, learned) = (histogram(&platform), Knowledge::new());
+    let result = platform.buffer_from(vec![0_u32; 1 << 20]).unwrap();
+    // Milliseconds on the processor and on the other device.
+    let of = |times: [u64; 2]| {
+        let sleeps = |ms: u64| {
+            move |_: &Package, _: &mut Grants| -> Result<Fence, KernelError> {
+                std::thread::sleep(Duration::from_millis(ms));
+                Ok(Fence::done(0))
+            }
+        };
+        let kernel = Kernel::new("sleep", 16).undivided().read_write_all(&result);
+        kernel.variant(DeviceId(0), sleeps(times[0])).variant(device, sleeps(times[1]))
+    };
     let coexecutor = || Coexecutor::new(&platform).devices([DeviceId(0), device]);
-    for one in [DeviceId(0), device] {
-        once(&coexecutor().devices([one]).knowledge(&learned), &kernel);
-    }
-    for (rates, expected) in [
-        (&[("cpu", 1.0), ("opencl:0", 1e9)][..], device),
-        (&[("cpu", 1e9), ("opencl:0", 1.0)], DeviceId(0)),
-        // A thousand seconds on the processor.
-        (&[("cpu", 1.0)], device),
-        // Less than a copy takes.
-        (&[("cpu", 1e15)], DeviceId(0)),
-        (&[("opencl:0", 1.0)], DeviceId(0)),
-    ] {
-        let knowledge = with_rates(&learned, rates);
-        assert_eq!(once(&coexecutor().knowledge(&knowledge), &kernel), expected, "{rates:?}");
-    }
+    let taught = |times: [u64; 2], devices: &[DeviceId]| {
+        let (knowledge, kernel) = (Knowledge::new(), of(times));
+        for one in devices.iter().flat_map(|one| [one; 2]) {
+            coexecutor().devices([*one]).knowledge(&knowledge).run(&kernel, ITEMS).unwrap();
+        }
+        by(&coexecutor().knowledge(&knowledge).run(&kernel, ITEMS).unwrap())
+    };
+    let host = DeviceId(0);
+    assert_eq!(taught([40, 0], &[host, device]), device);
+    assert_eq!(taught([0, 40], &[host, device]), host);
+    // Moving takes less than 40 ms, and more than nothing.
+    assert_eq!(taught([40, 40], &[host]), device);
+    assert_eq!(taught([0, 0], &[host]), host);
+    assert_eq!(taught([40, 40], &[device]), host);
+    let kernel = histogram(&platform);
     let left_out = coexecutor().run(&kernel.0, ITEMS).unwrap().left_out;
     assert_eq!(left_out.len(), 1);
     assert!(left_out[0].reason.to_string().contains("undivided"), "{left_out:?}");

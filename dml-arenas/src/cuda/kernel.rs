@@ -384,10 +384,6 @@ impl CudaKernel {
         self.limits.total
     }
 
-    pub(super) fn session(&self) -> &Arc<Session> {
-        &self.session
-    }
-
     /// Returns whether the kernel is told its items in addition to `given` arguments.
     fn takes_items(&self, given: usize) -> bool {
         self.parameters.len() == given + 1

@@ -50,7 +50,6 @@ mod page_lock;
 mod pinned;
 mod session;
 mod tensor;
-mod within;
 
 pub use arena::CudaArena;
 #[cfg(feature = "cust")]

@@ -14,12 +14,9 @@
 //!    waited for.
 //! 4. Threads take several jobs at a time, a part of what is left, and single ones at the end. The iterator of the jobs is called under the
 //!    lock of these jobs alone.
-//! 5. When the launch of a function that is made for it is withdrawn, nobody begins a further job. Nothing unwinds: destructors, locks and scopes of the
-//!    function would meet what they are not made for.
 
 use super::pools::{HostError, Pools};
 use crate::fork::Origin;
-use dml_core::Withdrawal;
 use dml_core::helpers::Gate;
 use dml_core::sync::atomic::Ordering::Relaxed;
 use dml_core::sync::atomic::{AtomicBool, AtomicU64};
@@ -34,9 +31,6 @@ use std::time::{Duration, Instant};
 const WORTH_WAKING: Duration = Duration::from_micros(20);
 /// Into how many parts a thread divides its share of what is left: so many jobs it takes at a time.
 const PARTS: usize = 4;
-
-/// Which part of the threads does not compute beside another device.
-const ROOM: usize = 8;
 
 /// The threads of a kernel on the host: the one that launches a package, and helpers from a pool.
 ///
@@ -57,14 +51,6 @@ const ROOM: usize = 8;
 /// # Ok::<(), dml_arenas::launch::HostError>(())
 /// ```
 pub struct Team {
-    crew: Arc<Crew>,
-    withdrawal: Option<Withdrawal>,
-    /// Whether jobs were left out because the launch was withdrawn.
-    is_cut: AtomicBool,
-}
-
-/// The threads of a team, and what is known of their jobs.
-struct Crew {
     threads: usize,
     origin: Origin,
     /// `None` for the pool of rayon in which the team is used, or that of the whole process.
@@ -116,39 +102,16 @@ impl Team {
     fn of(threads: usize, pools: Option<Arc<Pools>>) -> Self {
         let origin = Origin::here();
         let (is_led, job_nanos) = (AtomicBool::new(false), AtomicU64::new(0));
-        let crew = Crew { threads, origin, pools, is_led, job_nanos };
-        Self { crew: Arc::new(crew), withdrawal: None, is_cut: AtomicBool::new(false) }
+        Self { threads, origin, pools, is_led, job_nanos }
     }
 
-    /// The same threads, for a launch that can be withdrawn.
-    pub(crate) fn withdrawn_by(&self, withdrawal: Option<&Withdrawal>) -> Self {
-        Self { crew: self.crew.clone(), withdrawal: withdrawal.cloned(), is_cut: AtomicBool::new(false) }
-    }
-
-    /// Returns whether jobs were left out because the launch was withdrawn.
-    pub(crate) fn is_cut(&self) -> bool {
-        self.is_cut.load(Relaxed)
-    }
-
-    /// How many threads compute. If the launch can be withdrawn, another device computes the same. Who looks after that needs cores as well: the
-    /// thread that conducts it and those of a driver.
-    fn computing(&self) -> usize {
-        let threads = self.crew.threads;
-        if self.withdrawal.is_some() { threads - threads / ROOM } else { threads }
-    }
-
-    fn is_withdrawn(&self) -> bool {
-        self.withdrawal.as_ref().is_some_and(Withdrawal::is_withdrawn)
-    }
-
-    /// The number of threads that compute side by side. Beside a device that is tried out, [`for_each`](Self::for_each) uses fewer.
+    /// The number of threads that compute side by side.
     #[must_use]
     pub fn threads(&self) -> usize {
-        self.crew.threads
+        self.threads
     }
 
-    /// Does every job, and returns when all are done. Of a launcher that [leaves when it is withdrawn](crate::launch::HostLauncher::leaving_when_withdrawn)
-    /// it returns sooner then, with jobs left out.
+    /// Does every job, and returns when all are done.
     ///
     /// # Panics
     /// With the panic of a job. Other jobs may be done or left out then.
@@ -174,36 +137,27 @@ impl Team {
         if count == 0 {
             return;
         }
-        let threads = self.computing();
-        let desk = Desk { jobs: Mutex::new(jobs), threads, busy: AtomicU64::new(0), team: self };
+        let desk = Desk { jobs: Mutex::new(jobs), threads: self.threads, busy: AtomicU64::new(0) };
         let share = || desk.work(&init, &run, None);
-        match self.crew.lead() {
+        match self.lead() {
             _ if !self.is_here() => share(),
-            Some(_leads) if threads == 1 => share(),
+            Some(_leads) if self.threads == 1 => share(),
             Some(_leads) => {
-                if !self.crew.expects_long(count) {
+                if !self.expects_long(count) {
                     desk.work(&init, &run, Some(WORTH_WAKING));
                 }
-                // Nobody is woken for jobs that nobody wants.
-                let left = if self.is_cut() { 0 } else { desk.left() };
-                self.crew.share_out(threads, left, &share);
+                self.share_out(desk.left(), &share);
             }
-            None => self.crew.share_out(threads, count, &share),
+            None => self.share_out(count, &share),
         }
-        if self.is_cut() {
-            // Those that are done say little of what jobs take.
-            return;
-        }
-        self.crew.job_nanos.store(desk.busy.into_inner() / count as u64, Relaxed);
+        self.job_nanos.store(desk.busy.into_inner() / count as u64, Relaxed);
     }
 
     /// Returns whether the process has the helpers: a fork has none of them.
     pub(crate) fn is_here(&self) -> bool {
-        self.crew.origin.is_here()
+        self.origin.is_here()
     }
-}
 
-impl Crew {
     /// Returns whether so many jobs will take long enough for others to be woken at once. What is not known may be long.
     fn expects_long(&self, jobs: usize) -> bool {
         let each = self.job_nanos.load(Relaxed);
@@ -211,9 +165,9 @@ impl Crew {
         jobs > 1 && (each == 0 || all > WORTH_WAKING)
     }
 
-    /// Lets so many threads share the jobs, this one among them.
-    fn share_out(&self, threads: usize, jobs: usize, share: &(dyn Fn() + Sync)) {
-        let Some(helpers) = threads.min(jobs).checked_sub(1) else { return };
+    /// Lets all threads share the jobs, this one among them.
+    fn share_out(&self, jobs: usize, share: &(dyn Fn() + Sync)) {
+        let Some(helpers) = self.threads.min(jobs).checked_sub(1) else { return };
         Gate::open(share, |gate| {
             wake(helpers, gate, &|help| match &self.pools {
                 Some(pools) => pools.help(help),
@@ -232,7 +186,7 @@ impl Crew {
 
 impl fmt::Debug for Team {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Team({} threads)", self.crew.threads)
+        write!(f, "Team({} threads)", self.threads)
     }
 }
 
@@ -258,20 +212,19 @@ fn wake(helpers: usize, gate: &Arc<Gate>, spawn: &dyn Fn(Box<dyn FnOnce() + Send
 }
 
 /// The jobs that are left.
-struct Desk<'a, I> {
+struct Desk<I> {
     jobs: Mutex<I>,
-    team: &'a Team,
     threads: usize,
     /// The time that threads have spent on jobs, in nanoseconds.
     busy: AtomicU64,
 }
 
-impl<I: ExactSizeIterator> Desk<'_, I> {
+impl<I: ExactSizeIterator> Desk<I> {
     fn left(&self) -> usize {
         self.jobs.lock().len()
     }
 
-    /// Does jobs until there are none, or nobody wants them any more, or until it has taken longer than `patience`.
+    /// Does jobs until there are none, or until it has taken longer than `patience`.
     fn work<S>(&self, init: &dyn Fn() -> S, run: &dyn Fn(&mut S, I::Item), patience: Option<Duration>) {
         let begun = Instant::now();
         let mut own = init();
@@ -286,13 +239,9 @@ impl<I: ExactSizeIterator> Desk<'_, I> {
                 break;
             }
             for job in taken.drain(..) {
-                if self.team.is_withdrawn() {
-                    self.team.is_cut.store(true, Relaxed);
-                    break;
-                }
                 run(&mut own, job);
             }
-            if self.team.is_cut() || patience.is_some_and(|patience| begun.elapsed() > patience) {
+            if patience.is_some_and(|patience| begun.elapsed() > patience) {
                 break;
             }
         }
@@ -329,7 +278,7 @@ mod tests {
     /// A team that takes its jobs for short ones.
     fn team_of_short_jobs(threads: u32) -> Team {
         let team = Team::new(threads).unwrap();
-        team.crew.job_nanos.store(1, Relaxed);
+        team.job_nanos.store(1, Relaxed);
         team
     }
 
@@ -394,7 +343,7 @@ mod tests {
         let team = team_of_short_jobs(4);
         // A machine may be so busy that even these take long.
         assert!((0..100).any(|_| {
-            team.crew.job_nanos.store(1, Relaxed);
+            team.job_nanos.store(1, Relaxed);
             who(&team, 10, None) == own()
         }));
     }
@@ -404,18 +353,18 @@ mod tests {
         let team = Team::new(2).unwrap();
         let each = u64::try_from(WORTH_WAKING.as_nanos()).unwrap() / 10;
         for (job_nanos, jobs, is_long) in [(0, 2, true), (0, 1, false), (each, 10, false), (each, 11, true)] {
-            team.crew.job_nanos.store(job_nanos, Relaxed);
-            assert_eq!(team.crew.expects_long(jobs), is_long, "{jobs} jobs of {job_nanos} ns");
+            team.job_nanos.store(job_nanos, Relaxed);
+            assert_eq!(team.expects_long(jobs), is_long, "{jobs} jobs of {job_nanos} ns");
         }
-        team.crew.job_nanos.store(u64::MAX, Relaxed);
-        assert!(team.crew.expects_long(usize::MAX));
+        team.job_nanos.store(u64::MAX, Relaxed);
+        assert!(team.expects_long(usize::MAX));
     }
 
     #[test]
     fn what_jobs_took_decides_about_the_next_ones() {
         let team = team_of_short_jobs(2);
         team.for_each(0..2, |_| thread::sleep(Duration::from_millis(2)));
-        assert!(team.crew.job_nanos.load(Relaxed) >= 2_000_000, "{team:?}");
+        assert!(team.job_nanos.load(Relaxed) >= 2_000_000, "{team:?}");
         assert_eq!(who(&team, 2, Some(&Barrier::new(2))).len(), 2, "both take part at once");
     }
 
@@ -496,7 +445,7 @@ mod tests {
             let all: [&dyn Fn(); 4] = [&next, &init, &of_jobs, &of_own];
             for (place, run) in all.into_iter().enumerate() {
                 assert!(catch_unwind(AssertUnwindSafe(run)).is_err(), "{team:?} {place}");
-                assert!(!team.crew.is_led.load(Relaxed), "{team:?} {place}");
+                assert!(!team.is_led.load(Relaxed), "{team:?} {place}");
                 let done = AtomicU64::new(0);
                 team.for_each(0..50, |_| _ = done.fetch_add(1, Relaxed));
                 assert_eq!(done.into_inner(), 50, "{team:?} {place}");
@@ -519,10 +468,10 @@ mod tests {
             let done = AtomicU64::new(0);
             team.for_each(0..4, |_| {
                 team.for_each(0..4, |_| _ = done.fetch_add(1, Relaxed));
-                assert!(team.crew.is_led.load(Relaxed), "whoever leads does so to the end");
+                assert!(team.is_led.load(Relaxed), "whoever leads does so to the end");
             });
             assert_eq!(done.into_inner(), 16);
-            assert!(!team.crew.is_led.load(Relaxed));
+            assert!(!team.is_led.load(Relaxed));
         }
     }
 
@@ -533,12 +482,12 @@ mod tests {
         for team in [&own_team, Team::global()] {
             who(team, 3, None);
             for is_led in [false, true] {
-                team.crew.is_led.store(is_led, Relaxed);
+                team.is_led.store(is_led, Relaxed);
                 assert!(child_says(fork, || {
-                    team.crew.job_nanos.store(0, Relaxed);
+                    team.job_nanos.store(0, Relaxed);
                     who(team, 100, None) == own()
                 }));
-                team.crew.is_led.store(false, Relaxed);
+                team.is_led.store(false, Relaxed);
             }
         }
     }
@@ -552,7 +501,7 @@ mod tests {
             let _ends = OnDrop(|| may_end.store(true, Relaxed));
             for _ in 0..2 {
                 scope.spawn(|| {
-                    let pools = team.crew.pools.as_ref().expect("pools of its own");
+                    let pools = team.pools.as_ref().expect("pools of its own");
                     let pool = pools.of_teams().expect("one for teams");
                     pool.install(|| {
                         is_busy.wait();
@@ -594,98 +543,6 @@ mod tests {
             }
         });
         assert!(done.into_inner());
-    }
-
-    /// Withdraws a launch in one of its jobs. Returns how many were done, and whether some were left out.
-    fn withdraw_in(team: &Team, jobs: u32, at: u32) -> (u64, bool) {
-        let withdrawal = Withdrawal::new();
-        let team = team.withdrawn_by(Some(&withdrawal));
-        let done = AtomicU64::new(0);
-        team.for_each(0..jobs, |job| {
-            if job == at {
-                withdrawal.withdraw();
-            }
-            // Whatever thread has that job, the others do not run away meanwhile.
-            while job > at && !withdrawal.is_withdrawn() {
-                thread::yield_now();
-            }
-            done.fetch_add(1, Relaxed);
-        });
-        (done.into_inner(), team.is_cut())
-    }
-
-    #[test]
-    fn jobs_that_nobody_wants_are_left_out() {
-        for team in [Team::new(1).unwrap(), Team::new(3).unwrap(), team_of_short_jobs(3)] {
-            let nanos = team.crew.job_nanos.load(Relaxed);
-            let (done, is_cut) = withdraw_in(&team, 1_000_000, 100);
-            // That job, those before it, and the one that each other thread was at.
-            assert!((1..=103).contains(&done) && is_cut, "{team:?} {done}");
-            assert_eq!(team.crew.job_nanos.load(Relaxed), nanos, "they do not say what jobs take");
-            // Of that launch alone.
-            assert!(!team.is_cut());
-            assert_eq!(withdraw_in(&team, 10, 10), (10, false), "{team:?}: it is not withdrawn");
-        }
-    }
-
-    /// A thread has taken many jobs by then.
-    #[test]
-    fn it_is_looked_at_before_each_job() {
-        assert_eq!(withdraw_in(&Team::new(1).unwrap(), 1000, 3), (4, true));
-    }
-
-    /// Once all are done nothing is left out.
-    #[test]
-    fn a_launch_that_is_withdrawn_in_its_last_job_is_done() {
-        for threads in [1, 3] {
-            assert_eq!(withdraw_in(&Team::new(threads).unwrap(), 1, 0), (1, false));
-        }
-    }
-
-    #[test]
-    fn nothing_begins_of_a_launch_that_is_withdrawn_before() {
-        let withdrawal = Withdrawal::new();
-        withdrawal.withdraw();
-        for team in [Team::new(1).unwrap(), Team::new(3).unwrap(), team_of_short_jobs(3)] {
-            let team = team.withdrawn_by(Some(&withdrawal));
-            team.for_each(0..100, |_| panic!("a job"));
-            assert!(team.is_cut());
-            // Nor of the next jobs of its kernel.
-            team.for_each(0..100, |_| panic!("a job"));
-        }
-        // Nor is anybody woken.
-        let team = team_of_short_jobs(3).withdrawn_by(Some(&withdrawal));
-        let came = AtomicU64::new(0);
-        team.for_each_init(0..10, || came.fetch_add(1, Relaxed), |_, _| ());
-        assert_eq!(came.into_inner(), 1);
-    }
-
-    /// A panic of the kernel is heard, though nobody wants its results.
-    #[test]
-    fn a_panic_of_a_job_that_withdraws_is_heard() {
-        for threads in [1, 3] {
-            let withdrawal = Withdrawal::new();
-            let team = Team::new(threads).unwrap().withdrawn_by(Some(&withdrawal));
-            let ended = catch_unwind(AssertUnwindSafe(|| {
-                team.for_each(0..1000, |job| {
-                    if job == 10 {
-                        withdrawal.withdraw();
-                        panic!("a kernel that fails");
-                    }
-                });
-            }));
-            assert!(ended.is_err());
-        }
-    }
-
-    #[test]
-    fn beside_a_trial_some_threads_do_not_compute() {
-        let withdrawal = Withdrawal::new();
-        for (count, beside) in [(1, 1), (7, 7), (8, 7), (16, 14), (17, 15)] {
-            let team = Team::new(count).unwrap();
-            assert_eq!(team.withdrawn_by(None).computing(), count as usize);
-            assert_eq!(team.withdrawn_by(Some(&withdrawal)).computing(), beside);
-        }
     }
 
     #[test]

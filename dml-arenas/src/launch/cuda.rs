@@ -3,8 +3,7 @@
 use crate::CudaArena;
 use crate::cuda::{BuildError, CudaKernel, KernelArg, may_have_begun};
 use dml_core::{
-    BufferCopy, DeviceId, Fence, Grants, ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit,
-    Platform,
+    DeviceId, Fence, Grants, ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform,
 };
 
 /// Launches a kernel of CUDA C or PTX with the whole storage of each buffer. A thread is an item. `blockIdx` and `gridDim` are those of
@@ -90,15 +89,5 @@ impl Launcher for CudaLauncher {
             true => LaunchError::failed(error),
             false => LaunchError::not_started(error),
         })
-    }
-
-    fn copies(&self) -> bool {
-        true
-    }
-
-    fn copy(&self, copies: &[BufferCopy], grants: &mut Grants) -> Result<Fence, LaunchError> {
-        let parts = super::blocks_of(copies, grants).map_err(LaunchError::not_started)?;
-        // Of several copies, some may have begun.
-        self.kernel.copy(&parts).map_err(LaunchError::failed)
     }
 }

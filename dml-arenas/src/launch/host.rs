@@ -3,9 +3,7 @@
 use crate::function::{Call, ComputeError, Given, HostError, Part, Pools, Team, View};
 use dml_core::foreign::guard;
 use dml_core::sync::Arc;
-use dml_core::{
-    DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform, Withdrawn,
-};
+use dml_core::{DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -23,8 +21,6 @@ enum Runs {
 /// Runs a function on threads of this process.
 pub struct HostLauncher {
     runs: Runs,
-    /// Whether jobs are left out when the launch is withdrawn.
-    leaves: bool,
 }
 
 impl HostLauncher {
@@ -53,21 +49,11 @@ impl HostLauncher {
     }
 
     fn in_pool(threads: u32, compute: Arc<Compute>) -> Result<Self, HostError> {
-        Ok(Self { runs: Runs::InPool(compute, Pools::shared(threads.max(1)).for_launches()?), leaves: false })
+        Ok(Self { runs: Runs::InPool(compute, Pools::shared(threads.max(1)).for_launches()?) })
     }
 
     fn with_team(threads: u32, compute: Arc<Compute>) -> Result<Self, HostError> {
-        Ok(Self { runs: Runs::ByTeam(compute, Team::new(threads)?), leaves: false })
-    }
-
-    /// Lets [`Team::for_each`] leave jobs out once the launch is [withdrawn](dml_core::Withdrawal), because another device has computed the same.
-    ///
-    /// It is for functions by [`by_team`](Self::by_team) that come to their end whatever their jobs have done, and that have no effect but on their
-    /// results. If jobs were left out, what they return does not count. Without this a function computes to its end.
-    #[must_use]
-    pub fn leaving_when_withdrawn(mut self) -> Self {
-        self.leaves = true;
-        self
+        Ok(Self { runs: Runs::ByTeam(compute, Team::new(threads)?) })
     }
 }
 
@@ -133,22 +119,14 @@ impl Launcher for HostLauncher {
             let given = given(launch, grants)?;
             Ok(compute(&mut Call::new(items, Some(team), given)))
         };
-        let (computed, is_cut) = match &self.runs {
-            Runs::InPool(compute, pools) => {
-                let computed = pools.run(|| call(&**compute, &Team::of_this_pool(pools.threads())));
-                (computed.map_err(LaunchError::not_started)?, false)
-            }
-            Runs::ByTeam(compute, team) => {
-                let team = team.withdrawn_by(launch.withdrawal.filter(|_| self.leaves));
-                let computed = guard(|| call(&**compute, &team));
-                (computed, team.is_cut())
-            }
+        let computed = match &self.runs {
+            Runs::InPool(compute, pools) => pools
+                .run(|| call(&**compute, &Team::of_this_pool(pools.threads())))
+                .map_err(LaunchError::not_started)?,
+            Runs::ByTeam(compute, team) => guard(|| call(&**compute, team)),
         };
         let computed =
             computed.map_err(|panic| LaunchError::failed(format!("the kernel panicked: {panic}")))??;
-        if is_cut {
-            return Err(LaunchError::failed(Withdrawn));
-        }
         computed.map_err(LaunchError::Failed)?;
         Ok(Fence::done(0))
     }
@@ -197,42 +175,15 @@ mod tests {
     use super::*;
     use crate::Discover;
     use crate::fork::testing::{child_says, fork};
-    use dml_core::{ItemShape, Withdrawal};
-    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use dml_core::ItemShape;
 
-    /// Launches on two threads, with a withdrawal if there is one.
-    fn launch(launcher: &HostLauncher, withdrawal: Option<&Withdrawal>) -> Result<(), LaunchError> {
+    fn launch(launcher: &HostLauncher) -> Result<(), LaunchError> {
         let options = crate::DiscoverOptions::default().offload(0);
         let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
         let mut grants = platform.acquire(platform.host().unwrap()).wait().unwrap();
         let (items, shape) = (0..1, ItemShape::line(1));
-        let mut launch = Launch::new(&items, &shape, &[]);
-        launch.withdrawal = withdrawal;
-        launcher.launch(&launch, &mut grants).map(drop)
+        launcher.launch(&Launch::new(&items, &shape, &[]), &mut grants).map(drop)
     }
-
-    fn is_withdrawn(launched: Result<(), LaunchError>) -> bool {
-        matches!(launched, Err(LaunchError::Failed(error)) if error.is::<Withdrawn>())
-    }
-
-    /// A launcher of many jobs, the first of which withdraws the launch, and how many of its jobs were done.
-    fn that_withdraws(
-        then: impl Fn() -> Result<(), ComputeError> + Send + Sync + 'static,
-    ) -> (HostLauncher, Withdrawal, Arc<AtomicUsize>) {
-        let (withdrawal, done) = (Withdrawal::new(), Arc::new(AtomicUsize::new(0)));
-        let (withdraws, counts) = (withdrawal.clone(), done.clone());
-        let launcher = HostLauncher::by_team(2, move |call| {
-            let team = call.team();
-            team.for_each(0..JOBS, |_| {
-                withdraws.withdraw();
-                counts.fetch_add(1, SeqCst);
-            });
-            then()
-        });
-        (launcher.unwrap(), withdrawal, done)
-    }
-
-    const JOBS: usize = 100_000;
 
     /// The host has as many threads as units, by a pool or by a team.
     #[test]
@@ -245,43 +196,8 @@ mod tests {
             let [(device, launcher)] = &launchers[..] else { panic!("{launchers:?}") };
             assert_eq!(Some(*device), platform.host());
             assert_eq!(format!("{launcher:?}"), "HostLauncher(1 threads)");
-            assert!(launch(launcher, None).is_ok());
+            assert!(launch(launcher).is_ok());
         }
-    }
-
-    #[test]
-    fn a_function_leaves_its_jobs_if_it_is_made_for_it() {
-        let (launcher, withdrawal, done) = that_withdraws(|| Ok(()));
-        launch(&launcher, Some(&withdrawal)).unwrap();
-        assert_eq!(done.swap(0, SeqCst), JOBS, "by itself it does all");
-        let launcher = launcher.leaving_when_withdrawn();
-        assert!(is_withdrawn(launch(&launcher, Some(&withdrawal))));
-        assert!(done.swap(0, SeqCst) < JOBS);
-        // That has no effect on others, whose withdrawal is another one, or who have none.
-        for withdrawal in [None, Some(&Withdrawal::new())] {
-            launch(&launcher, withdrawal).unwrap();
-            assert_eq!(done.swap(0, SeqCst), JOBS);
-        }
-    }
-
-    #[test]
-    fn what_a_function_says_that_was_left_does_not_count() {
-        let (launcher, withdrawal, _) = that_withdraws(|| Err("not all are done".into()));
-        assert!(is_withdrawn(launch(&launcher.leaving_when_withdrawn(), Some(&withdrawal))));
-    }
-
-    /// Its panic is its own, and so is its error once all jobs are done.
-    #[test]
-    fn a_failure_beside_a_withdrawal_is_heard() {
-        let (launcher, withdrawal, _) = that_withdraws(|| panic!("a kernel that fails"));
-        let told = launch(&launcher.leaving_when_withdrawn(), Some(&withdrawal)).unwrap_err();
-        assert!(matches!(&told, LaunchError::Failed(error) if !error.is::<Withdrawn>()), "{told}");
-        assert_eq!(told.to_string(), "the kernel panicked: a kernel that fails");
-        let launcher = HostLauncher::by_team(2, |_| Err("no room".into())).unwrap();
-        withdrawal.withdraw();
-        assert!(!is_withdrawn(launch(&launcher.leaving_when_withdrawn(), Some(&withdrawal))));
-        let launcher = HostLauncher::new(2, |_| Ok(())).unwrap().leaving_when_withdrawn();
-        launch(&launcher, Some(&withdrawal)).unwrap();
     }
 
     #[test]
@@ -293,7 +209,7 @@ mod tests {
             }
         }
         let told = |launcher: Result<HostLauncher, HostError>| {
-            let told = launch(&launcher.unwrap(), None).unwrap_err();
+            let told = launch(&launcher.unwrap()).unwrap_err();
             assert!(matches!(told, LaunchError::Failed(_)), "something may have been written: {told:?}");
             told.to_string()
         };
@@ -307,36 +223,6 @@ mod tests {
         assert!(told(HostLauncher::by_team(2, in_a_job)).contains("division by zero"));
         let payload = HostLauncher::new(1, |_| std::panic::panic_any(Payload));
         assert_eq!(told(payload), "the kernel panicked: a panic without a message");
-    }
-
-    /// Destructors, locks and threads of a function meet a team whose launch is withdrawn.
-    #[test]
-    fn nothing_unwinds_when_a_launch_is_withdrawn() {
-        struct OnGo<'a>(&'a Team, &'a AtomicUsize);
-        impl Drop for OnGo<'_> {
-            fn drop(&mut self) {
-                self.0.for_each(0..10, |_| ());
-                self.1.fetch_add(1, SeqCst);
-            }
-        }
-        let (withdrawal, gone, lock) =
-            (Withdrawal::new(), Arc::new(AtomicUsize::new(0)), Arc::new(std::sync::Mutex::new(())));
-        let (withdraws, counts, locks) = (withdrawal.clone(), gone.clone(), lock.clone());
-        let launcher = HostLauncher::by_team(2, move |call| {
-            let team = call.team();
-            let _goes = OnGo(team, &counts);
-            let _locked = locks.lock().map_err(|poisoned| poisoned.to_string())?;
-            std::thread::scope(|scope| {
-                for _ in 0..2 {
-                    scope.spawn(|| team.for_each(0..JOBS, |_| withdraws.withdraw()));
-                }
-            });
-            Ok(())
-        });
-        let launcher = launcher.unwrap().leaving_when_withdrawn();
-        assert!(is_withdrawn(launch(&launcher, Some(&withdrawal))));
-        assert_eq!(gone.load(SeqCst), 1);
-        assert!(lock.lock().is_ok(), "nothing has poisoned it");
     }
 
     #[test]

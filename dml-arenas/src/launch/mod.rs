@@ -37,22 +37,3 @@ pub use host::{HostLauncher, host, host_by_team};
 pub use offload::{OffloadLauncher, offload};
 #[cfg(feature = "opencl")]
 pub use opencl::{OpenClLauncher, opencl};
-
-#[cfg(any(feature = "cuda", feature = "opencl"))]
-use dml_core::{Access, BlockRef, BufferCopy, Grants, Span};
-
-/// The storage of both ends of each copy, and the bytes. All bytes are granted as they are used, and none is outside its block.
-#[cfg(any(feature = "cuda", feature = "opencl"))]
-fn blocks_of<'a>(
-    copies: &[BufferCopy],
-    grants: &'a Grants,
-) -> Result<Vec<(&'a BlockRef, &'a BlockRef, Span)>, ComputeError> {
-    let of = |BufferCopy { from, to, bytes, .. }: &BufferCopy| -> Result<_, ComputeError> {
-        let (source, span) = grants.granted(&from.range(bytes.clone()), Access::ReadOnly)?;
-        let (target, _) = grants.granted(&to.range(bytes.clone()), Access::WriteInvalidate)?;
-        let none = "a buffer has no storage: no byte of it was asked for";
-        Ok((source.ok_or(none)?, target.ok_or(none)?, span))
-    };
-    // What has no bytes may have no storage.
-    copies.iter().filter(|copy| !copy.bytes.is_empty()).map(of).collect()
-}

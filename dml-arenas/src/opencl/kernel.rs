@@ -299,10 +299,6 @@ impl OpenClKernel {
         self.limits.total
     }
 
-    pub(super) fn session(&self) -> &Arc<Session> {
-        &self.session
-    }
-
     /// Checks arguments against the kernel's own signature: their number, and as far as the driver tells it what each is.
     ///
     /// # Errors

@@ -49,7 +49,6 @@ mod staging_tests;
 mod svm;
 #[cfg(test)]
 mod testing;
-mod within;
 
 pub use arena::OpenClArena;
 pub use error::BuildError;

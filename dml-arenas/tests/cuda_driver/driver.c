@@ -428,17 +428,6 @@ int cuMemcpyDtoHAsync_v2(void *to, address from, size_t bytes, void *given) {
     END;
 }
 
-int cuMemcpyDtoDAsync_v2(address to, address from, size_t bytes, void *given) {
-    IN_CONTEXT;
-    struct stream *stream = stream_of(given, "copy within");
-    if (!stream) FAIL(INVALID_HANDLE);
-    struct command *command = enqueue(stream, ACROSS);
-    command->to = to;
-    command->from = from;
-    command->bytes = bytes;
-    END;
-}
-
 int cuMemcpyPeerAsync(address to, struct device *there, address from, struct device *here, size_t bytes, void *given) {
     IN_CONTEXT;
     struct stream *stream = stream_of(given, "peer copy");

@@ -7,8 +7,8 @@ use dml_arenas::launch::OpenClLauncher;
 use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel, may_have_begun};
 use dml_core::state::MapState;
 use dml_core::{
-    Access, BufferCopy, DeviceId, DeviceSet, Fence, ItemShape, LaunchArg, Launcher, OwnBlock, Platform,
-    RawBuffer, Scalar, Span, TransferError,
+    Access, DeviceId, DeviceSet, Fence, ItemShape, LaunchArg, Launcher, OwnBlock, Platform, RawBuffer,
+    Scalar, Span, TransferError,
 };
 use std::task::{Poll, Waker};
 
@@ -148,39 +148,6 @@ fn the_tail_is_the_end_of_kernels_beside_each_other_too() {
         assert!(running.iter_mut().all(|fence| fence.poll(Waker::noop()) == Poll::Ready(Ok(0))), "{count}");
     }
     setup.end(block);
-}
-
-#[test]
-fn copies_within_the_device_run_after_kernels_beside_others() {
-    let setup = Setup::new("opencl:0");
-    let launcher = setup.launcher("late");
-    let buffers = [0; 3].map(|_| setup.platform.raw_buffer(4).build().unwrap());
-    let to = setup.platform.raw_buffer(4).build().unwrap();
-    for of in 0..3 {
-        let mut acquire = setup.platform.acquire(setup.device()).write(&to);
-        for buffer in &buffers {
-            acquire = acquire.write(buffer);
-        }
-        let mut grants = acquire.wait().unwrap();
-        let fences = [0, 1, 2].map(|index| {
-            let block = grants.block(&buffers[index]).unwrap().unwrap();
-            let args = [KernelArg::Block(block), KernelArg::U32(index as u32 + 1), KernelArg::U64(20_000)];
-            // SAFETY: it writes the word that the buffer has.
-            unsafe {
-                setup.slow.launch_part(
-                    &args,
-                    &dml_core::Launch::new(&(0..1), &ItemShape::line(1), &[]).independent(),
-                )
-            }
-            .unwrap()
-        });
-        let copied = launcher.copy(&[BufferCopy::new(&buffers[of], &to, 0..4)], &mut grants).unwrap();
-        assert_eq!(copied.wait(), Ok(4));
-        assert!(fences.map(Fence::wait).iter().all(|ended| *ended == Ok(0)));
-        grants.release().unwrap();
-        assert_eq!(setup.read(&to), of as u32 + 1);
-    }
-    setup.end((launcher, buffers, to));
 }
 
 /// Its unmap is in the kernels' queue. The driver ends the process if a kernel uses memory that the host has.

@@ -336,16 +336,6 @@ int clEnqueueFillBuffer(void *given, void *memory, const unsigned char *pattern,
     END;
 }
 
-int clEnqueueCopyBuffer(void *given, void *from, void *to, size_t start, size_t to_start, size_t bytes, unsigned count, struct event *const *after, struct event **event) {
-    ON_QUEUE;
-    struct command *command = enqueue(queue, COPY, __func__, OF_MEMORY(from), count, after);
-    command->to = OF_MEMORY(to);
-    command->to->is.references++;
-    command->start = start, command->to_start = to_start, command->bytes = bytes;
-    HAND_OUT(command);
-    END;
-}
-
 void *clEnqueueMapBuffer(void *given, void *which, unsigned blocking, uint64_t flags, size_t start, size_t bytes, unsigned count, struct event *const *after, struct event **event, int *error) {
     unsigned char *at = NULL;
     ON_QUEUE;

@@ -7,8 +7,8 @@ use dml_arenas::launch::OpenClLauncher;
 use dml_arenas::opencl::{BuildError, Grid, KernelArg, Launch, OpenClKernel, may_have_begun};
 use dml_core::state::MapState;
 use dml_core::{
-    Access, BufferCopy, DeviceId, DeviceSet, ItemShape, LaunchArg, LaunchError, Launcher, Misfit, Platform,
-    RawBuffer, Scalar, Span, TransferError,
+    Access, DeviceId, DeviceSet, ItemShape, LaunchArg, LaunchError, Launcher, Misfit, Platform, RawBuffer,
+    Scalar, Span, TransferError,
 };
 
 const ADD: &str = "kernel void add(__global uint *data, uint what, ulong end)
@@ -428,58 +428,6 @@ fn filled(platform: &Platform, byte: u8) -> RawBuffer {
     grants.write_bytes(&buffer, &[byte; 100]).unwrap();
     grants.release().unwrap();
     buffer
-}
-
-#[test]
-fn copies_within_a_device_are_all_done_or_told() {
-    let driver = stand_in();
-    let platform = platform(&["opencl:0"]);
-    let arena = arena(&platform, "opencl:0");
-    // SAFETY: it changes the words that its buffer has, up to the end that it is given.
-    let launcher = unsafe { OpenClLauncher::new(kernel(&arena, ADD, "add")) };
-    assert!(launcher.copies());
-    let device = platform.device("opencl:0").unwrap();
-    let [from, to] = [1, 2].map(|byte| filled(&platform, byte));
-    let mut grants = platform.acquire(device).read(&from).read_write(&to).wait().unwrap();
-    let copies = [3..5, 10..11, 50..50, 60..100].map(|bytes| BufferCopy::new(&from, &to, bytes));
-    let (made, copied) = driver.made_by("clEnqueueCopyBuffer", || launcher.copy(&copies, &mut grants));
-    assert_eq!((made, copied.unwrap().wait()), (3, Ok(43)));
-    let nothing = [BufferCopy::new(&from, &to, 5..5)];
-    let (made, copied) = driver.made_by("clEnqueueCopyBuffer", || launcher.copy(&nothing, &mut grants));
-    assert_eq!((made, copied.unwrap().wait()), (0, Ok(0)));
-    // Buffers of which no byte was asked for have no storage.
-    let [empty, other] = [(); 2].map(|()| platform.raw_buffer(0).build().unwrap());
-    let mut of_nothing = platform.acquire(device).read(&empty).read_write(&other).wait().unwrap();
-    let copied = launcher.copy(&[BufferCopy::new(&empty, &other, 0..0)], &mut of_nothing);
-    assert_eq!(copied.unwrap().wait(), Ok(0));
-    of_nothing.release().unwrap();
-    // Whichever is refused, those before it have ended when that is told.
-    for refused in 0..3 {
-        let held = driver.hold();
-        driver.fail("clEnqueueCopyBuffer", refused, code::OUT_OF_RESOURCES);
-        let ended = std::thread::scope(|scope| {
-            let copying = scope.spawn(|| launcher.copy(&copies, &mut grants).map(drop));
-            if refused > 0 {
-                driver.until("asleep", 1);
-                assert!(!copying.is_finished());
-            }
-            drop(held);
-            let ended = copying.join().unwrap();
-            assert_eq!(driver.count("queued"), 0, "{refused}");
-            ended
-        });
-        let error = ended.unwrap_err();
-        let said = error.to_string();
-        assert!(said.contains("clEnqueueCopyBuffer failed: CL_OUT_OF_RESOURCES"), "{said}");
-        assert!(matches!(error, LaunchError::NotStarted(_) | LaunchError::Failed(_)), "{error:?}");
-    }
-    // One that fails tells at the end of the last.
-    driver.fail("end of clEnqueueCopyBuffer", 0, code::OUT_OF_RESOURCES);
-    let end = launcher.copy(&copies, &mut grants).unwrap().wait();
-    assert!(matches!(end, Err(TransferError::Framework { call: "clEnqueueCopyBuffer", .. })), "{end:?}");
-    grants.release().unwrap();
-    drop((copies, nothing, from, to, empty, other, launcher, arena, platform));
-    nothing_is_left(driver);
 }
 
 #[test]

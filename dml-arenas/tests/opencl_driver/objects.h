@@ -35,12 +35,12 @@ struct parameter { unsigned address; char type[32]; size_t size, given; unsigned
 struct kernel { struct object is; struct device *device; char name[32]; int count; struct parameter parameters[PARAMETERS]; };
 struct called { void (*back)(void *, int, void *); void *data; struct event *event; int status; struct called *next; };
 struct event { struct object is; struct queue *queue; int status; struct called *called; };
-enum what { READ, WRITE, FILL, COPY, MAP, UNMAP, LAUNCH, BARRIER };
+enum what { READ, WRITE, FILL, MAP, UNMAP, LAUNCH, BARRIER };
 struct command {
     enum what what;
     const char *call;
-    struct memory *memory, *to;
-    size_t start, to_start, bytes;
+    struct memory *memory;
+    size_t start, bytes;
     unsigned char *host, pattern;
     struct kernel *kernel, had;
     unsigned dimensions;
@@ -162,7 +162,7 @@ static int launch(struct command *command) {
 }
 
 static int run(struct command *command) {
-    unsigned char *at, *to;
+    unsigned char *at;
     struct memory *memory = command->memory;
     switch (command->what) {
     case READ:
@@ -176,11 +176,6 @@ static int run(struct command *command) {
     case FILL:
         if (!(at = used(memory, command->start, command->bytes, "fill"))) return NO_MEMORY;
         memset(at, command->pattern, command->bytes);
-        break;
-    case COPY:
-        if (!(at = used(memory, command->start, command->bytes, "copy"))) return NO_MEMORY;
-        if (!(to = used(command->to, command->to_start, command->bytes, "copy"))) return NO_MEMORY;
-        memcpy(to, at, command->bytes);
         break;
     case MAP:
         if (!(at = bytes_of(memory, 0, memory->size, "map"))) return NO_MEMORY;
@@ -255,7 +250,6 @@ static void *work(void *given) {
         }
         let_go(command->event);
         if (command->memory) let_go(command->memory);
-        if (command->to) let_go(command->to);
         if (command->kernel) let_go(command->kernel);
         free(command->after);
         free(command);

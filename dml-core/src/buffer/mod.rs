@@ -7,7 +7,7 @@ pub(crate) mod shared_run;
 pub(crate) mod storage;
 pub(crate) mod wait;
 
-use crate::base::id::{ArenaId, BufferId, LinkId};
+use crate::base::id::{ArenaId, ArenaSet, BufferId, LinkId};
 use crate::base::names::BufferName;
 use crate::base::range::Span;
 use crate::base::sync::Arc;
@@ -21,6 +21,7 @@ use crate::platform::error::ConfigError;
 use crate::platform::hints::{Bindings, Hints};
 use crate::platform::registry::Resident;
 use crate::state::{Alloc, BufferState, EventKind, Initial, Routes as _};
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -134,6 +135,20 @@ impl RawBuffer {
     pub fn is_readable(&self, bytes: Range<u64>) -> Result<bool, AcquireError> {
         let span = self.span(&bytes)?;
         Ok(self.0.read(|locked| locked.state.is_readable(span)))
+    }
+
+    /// Tells `each` which arenas hold the latest contents of these bytes: the length of each part in order, and its arenas. Of contents that
+    /// are zeros or lost there may be none. Bytes beyond the buffer are left out.
+    ///
+    /// `each` runs without the buffer's lock, so the answer may be older than the present state.
+    pub fn valid_in(&self, bytes: Range<u64>, mut each: impl FnMut(u64, ArenaSet)) {
+        let span =
+            Span::new(bytes.start.min(self.0.len), bytes.end.clamp(bytes.start.min(self.0.len), self.0.len));
+        let parts: SmallVec<[(u64, ArenaSet); 4]> = self.0.read(|locked| {
+            let parts = locked.state.segments().in_span(span);
+            parts.map(|(part, content)| (part.len(), content.valid)).collect()
+        });
+        parts.into_iter().for_each(|(length, valid)| each(length, valid));
     }
 
     /// Returns whether two arenas use one storage of the buffer, so that no bytes move between them. For an arena without storage, the

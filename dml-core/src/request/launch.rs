@@ -10,7 +10,6 @@
 
 use crate::base::access::Access;
 use crate::base::sync::Arc;
-use crate::base::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::buffer::RawBuffer;
 use crate::memory::fence::Fence;
 use crate::request::grant::Grants;
@@ -249,15 +248,13 @@ pub struct Launch<'a> {
     /// Whether it may run beside the launches before it. Launches under the same grants run in their order all the same: a launcher that
     /// makes use of this asks [`Grants::launches_first`].
     pub is_independent: bool,
-    /// Says when nobody wants the results any more, if that can happen.
-    pub withdrawal: Option<&'a Withdrawal>,
 }
 
 impl<'a> Launch<'a> {
     /// Makes a launch of the last items of a run.
     #[must_use]
     pub const fn new(items: &'a Range<u64>, shape: &'a ItemShape, arguments: &'a [LaunchArg]) -> Self {
-        Self { items, total: items.end, shape, arguments, is_independent: false, withdrawal: None }
+        Self { items, total: items.end, shape, arguments, is_independent: false }
     }
 
     /// Sets the number of items of the whole run. A number below `items.end` counts as `items.end`.
@@ -275,40 +272,6 @@ impl<'a> Launch<'a> {
         self
     }
 }
-
-/// Says whether a launch is withdrawn: another device has computed the same items, and nobody wants the results any more. Clones say the same.
-///
-/// A launcher that computes in its call may look at it between parts of the work, and end with a [`LaunchError`] that holds [`Withdrawn`] itself. The
-/// other device's results are written over its own. A launcher that does not look computes in vain, and a launch whose fence is running is not left. Whoever
-/// says `Withdrawn` of a launch that is not withdrawn has failed, also if it has [withdrawn](Self::withdraw) it itself.
-///
-/// A co-execution tells launches on the host, while a device of which nothing is known is tried out beside them.
-#[derive(Clone, Debug, Default)]
-pub struct Withdrawal(Arc<AtomicBool>);
-
-impl Withdrawal {
-    /// Makes one that does not yet say so.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Withdraws the launch, for good. That is for whoever has made it, and has the results from elsewhere.
-    pub fn withdraw(&self) {
-        self.0.store(true, Relaxed);
-    }
-
-    /// Returns whether the launch is withdrawn.
-    #[must_use]
-    pub fn is_withdrawn(&self) -> bool {
-        self.0.load(Relaxed)
-    }
-}
-
-/// The error of a launch that was left because it was [withdrawn](Withdrawal).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the launch was withdrawn")]
-pub struct Withdrawn;
 
 /// Why a launch failed.
 #[derive(Debug)]
@@ -443,43 +406,6 @@ pub trait Launcher: Send + Sync {
     /// # Errors
     /// [`LaunchError`], which says whether anything may have been written.
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError>;
-
-    /// Returns whether [`copy`](Self::copy) can copy. The scheduler tries the kernel out on results of its own only if it can. A run that ends meanwhile
-    /// does not wait for it, so that a call of [`launch`](Self::launch) that takes long may outlive its run. It has its grants until it returns, and
-    /// until its fence has ended.
-    fn copies(&self) -> bool {
-        false
-    }
-
-    /// Starts copying bytes from buffers to others, in the arena of the kernel. The grants have the bytes of each `from` for reading, and
-    /// those of each `to` for writing.
-    ///
-    /// # Errors
-    /// [`LaunchError`], as for a launch. By default, nothing can be copied.
-    fn copy(&self, copies: &[BufferCopy], grants: &mut Grants) -> Result<Fence, LaunchError> {
-        let _ = (copies, grants);
-        Err(LaunchError::not_started("this launcher does not copy"))
-    }
-}
-
-/// Bytes that a [`Launcher`] copies from one buffer to the same place of another.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct BufferCopy {
-    /// The buffer that is read.
-    pub from: RawBuffer,
-    /// The buffer that is written.
-    pub to: RawBuffer,
-    /// The bytes, of either buffer.
-    pub bytes: Range<u64>,
-}
-
-impl BufferCopy {
-    /// Names bytes of two buffers.
-    #[must_use]
-    pub fn new(from: &RawBuffer, to: &RawBuffer, bytes: Range<u64>) -> Self {
-        Self { from: from.clone(), to: to.clone(), bytes }
-    }
 }
 
 #[cfg(all(test, not(dml_loom)))]

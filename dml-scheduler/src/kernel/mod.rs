@@ -26,10 +26,10 @@ use crate::report::RunError;
 use crate::running::Interrupted;
 use argument::Parameter;
 use bytemuck::Pod;
+use dml_core::sync::Mutex;
 use dml_core::{
-    Access, Acquire, ArenaDesc, ArenaKind, Buffer, DeviceDesc, DeviceId, DeviceKind, Fence, Grants,
-    ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform, RawBuffer, Region, Scalar,
-    Withdrawal,
+    Access, Acquire, ArenaDesc, ArenaKind, Buffer, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence,
+    Grants, ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform, RawBuffer, Region, Scalar,
 };
 use std::error::Error;
 use std::fmt;
@@ -77,6 +77,8 @@ pub struct Kernel {
     arguments: Vec<Argument>,
     parameters: Vec<Parameter>,
     devices: Vec<(DeviceId, How)>,
+    /// The devices that have launched it, or a clone of it.
+    launched: Arc<Mutex<DeviceSet>>,
     /// The platforms for whose devices variants were made.
     platforms: Vec<Platform>,
     /// The number of items of the run that this copy is for; 0 elsewhere.
@@ -104,6 +106,7 @@ impl Kernel {
             arguments: Vec::new(),
             parameters: Vec::new(),
             devices: Vec::new(),
+            launched: Arc::default(),
             platforms: Vec::new(),
             total: 0,
             is_undivided: false,
@@ -391,6 +394,11 @@ impl Kernel {
     }
 
     /// Whether one device computes all items in one package.
+    /// The number of work-items of an item.
+    pub(crate) fn work_items_per_item(&self) -> u64 {
+        self.shape.global(&(0..1)).into_iter().fold(1, u64::saturating_mul)
+    }
+
     pub(crate) fn is_undivided(&self) -> bool {
         self.is_undivided
     }
@@ -638,7 +646,7 @@ impl Kernel {
     /// Returns how a device runs the kernel.
     pub(crate) fn variant_for(&self, device: DeviceId) -> Option<DeviceVariant<'_>> {
         let (_, how) = self.devices.iter().find(|(other, _)| *other == device)?;
-        Some(DeviceVariant { kernel: self, how })
+        Some(DeviceVariant { kernel: self, device, how })
     }
 
     /// Returns the launcher of a device, if the device runs the kernel by one.
@@ -649,12 +657,9 @@ impl Kernel {
         }
     }
 
-    /// Returns whether the kernel can be tried out on a device: with results of its own, which are copied from there. What is changed, and not
-    /// overwritten, would have to be copied before.
-    pub(crate) fn can_be_tried_on(&self, device: DeviceId) -> bool {
-        let copies =
-            self.launcher_for(device).is_some_and(|launcher| guarded(|| launcher.copies()) == Ok(true));
-        copies && self.arguments.iter().all(|argument| argument.access() != Access::ReadWrite)
+    /// Returns whether a device has launched the kernel, or a clone of it.
+    pub(crate) fn has_launched_on(&self, device: DeviceId) -> bool {
+        self.launched.lock().contains(device)
     }
 
     /// Returns the arguments of a package, with other buffers in the place of the kernel's.
@@ -709,17 +714,16 @@ fn neighbours(local: u64, items: u64) -> impl Iterator<Item = (Range<u64>, Range
 #[derive(Clone, Copy)]
 pub(crate) struct DeviceVariant<'a> {
     kernel: &'a Kernel,
+    device: DeviceId,
     how: &'a How,
 }
 
 impl DeviceVariant<'_> {
-    /// Launches a package, as [`Variant::launch`] does. A launcher hears when it is withdrawn.
-    pub(crate) fn launch(
-        &self,
-        package: &Package,
-        grants: &mut Grants,
-        withdrawal: Option<&Withdrawal>,
-    ) -> Result<Fence, KernelError> {
+    /// Launches a package, as [`Variant::launch`] does.
+    pub(crate) fn launch(&self, package: &Package, grants: &mut Grants) -> Result<Fence, KernelError> {
+        let mut launched = self.kernel.launched.lock();
+        *launched = launched.with(self.device);
+        drop(launched);
         match self.how {
             How::Variant(variant) => variant.launch(package, grants),
             How::Launcher(launcher, _) => {
@@ -727,8 +731,7 @@ impl DeviceVariant<'_> {
                     self.kernel.launch_args(package, &self.kernel.arguments).map_err(NotStarted::new)?;
                 let items = package.range();
                 // Each package has grants of its own.
-                let mut launch = self.kernel.launch(&items, &arguments).independent();
-                launch.withdrawal = withdrawal;
+                let launch = self.kernel.launch(&items, &arguments).independent();
                 launcher.launch(&launch, grants).map_err(|error| match error {
                     LaunchError::NotStarted(cause) => NotStarted::new(cause).into(),
                     LaunchError::Failed(cause) => cause,

@@ -20,10 +20,6 @@ impl NotStarted {
     pub fn new(cause: impl Into<KernelError>) -> Self {
         Self(cause.into())
     }
-
-    pub(crate) fn cause(&self) -> &KernelError {
-        &self.0
-    }
 }
 
 impl fmt::Display for NotStarted {

@@ -4,10 +4,11 @@ use super::powers::{portion, shares};
 use super::rates::Rates;
 use super::{Computed, Policy, PolicyError, checked_local_size};
 use crate::{Package, UnitId};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// What is known of a unit before a run.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Prior {
     /// Items per second, positive and finite. Only the proportions of the units' rates count until a unit is measured.
@@ -53,14 +54,14 @@ impl Prior {
 ///    than the unit's part of the rest. Neither rule makes it larger than twice the unit's package before, or four times where the
 ///    unit takes as long for any package: its latency is a cost, too.
 /// 4. A unit is handed a package ahead only while all that it then has is within 4/5 of its part of what is not done, whoever has it, and
-///    only where that hides something: the cost is at least 1/200 of the package, or something [overlaps](Self::overlapping) and
+///    only where that hides something: the cost is at least 1/100 of the package, or something [overlaps](Self::overlapping) and
 ///    the ways of packages take at least 1/100 of their computing. For a trusted unit that has computed all of them, and waits for their
 ///    results, it is all of its part.
 /// 5. A unit that is known, and not the fastest, gets nothing where the others, who have packages, would be done with all that is left before it is
 ///    done with its package of whole work-groups.
 ///
 /// A trusted prior counts as much as what was measured since the start. A single unit gets the whole rest as one package.
-/// Where something of it overlaps, it gets at most 16 packages, and they are handed out ahead.
+/// Where something of it overlaps, it gets twelve packages, and they are handed out ahead.
 ///
 /// # Source
 /// HGuided of paper 001 (section 3.3), with rates that are learned.
@@ -136,29 +137,13 @@ const AHEAD: f64 = 0.8;
 const PIECE: f64 = 1.0 / 12.0;
 
 /// The least part of a package that its cost takes for handing it out ahead to be worth the risk.
-const WORTH_HIDING: f64 = 1.0 / 200.0;
-
-/// The least part of its computing that a unit's ways take for them to be worth overlapping. What is handed out ahead may turn
-/// out dearer than what the others get.
-const WORTH_OVERLAPPING: f64 = 1.0 / 100.0;
+const WORTH_HIDING: f64 = 1.0 / 100.0;
 
 /// How many times as long as the package before a package is at most while some unit is unknown.
 const GROWTH: u64 = 4;
 
-/// The divisor of the package size of a single unit that overlaps.
-const SINGLE: f64 = 6.0;
-
-/// The smallest package of a single unit that overlaps, as a part of the work. With [`SINGLE`] this makes 14 packages.
-const SINGLE_LEAST: f64 = 1.0 / 24.0;
-
-/// How many estimates a trusted cost per package counts for.
-const TRUSTED_COSTS: usize = 3;
-
 /// The rates that are told apart, in items per second. Sums and products of them stay numbers.
 const RATES: (f64, f64) = (1e-100, 1e100);
-
-/// The time for which a trusted rate counts, by the time since the start.
-const TRUST: f64 = 1.0;
 
 impl Calibrated {
     /// Makes the policy for `work` items, a local work size of `local_size` items and these units, with what is known of
@@ -196,6 +181,13 @@ impl Calibrated {
         self
     }
 
+    /// Says how many items each unit computes in the time of one, in the order of the units: a GPU has as many threads.
+    #[must_use]
+    pub fn filled_by(mut self, fills: &[u64]) -> Self {
+        self.units.iter_mut().zip(fills).for_each(|(unit, items)| unit.rates.fill(*items));
+        self
+    }
+
     /// The rates by which the work is split, in items per second once a unit is measured: measured ones, and guesses for
     /// the rest; 0 for retired units.
     #[must_use]
@@ -212,7 +204,7 @@ impl Calibrated {
             .collect();
         let scale = self.scale(&done);
         let is_any_measured = done.iter().any(Option::is_some);
-        let trust = TRUST * self.now.as_secs_f64();
+        let trust = self.now.as_secs_f64();
         let rate = |(unit, done): (&Unit, &Option<(f64, f64)>)| match (*done, unit.power) {
             (Some((items, seconds)), Some(power)) if unit.is_trusted() => {
                 let expected = scale.map_or(items / seconds, |scale| scale * power);
@@ -233,9 +225,20 @@ impl Calibrated {
         self.units.iter().zip(&known).map(rate).collect()
     }
 
-    /// Whether it was known before the run how fast a unit is.
-    pub(super) fn is_trusted(&self, unit: UnitId) -> bool {
-        self.units.get(unit.0).and_then(|unit| unit.prior).is_some_and(|prior| prior.trusted)
+    /// Leaves a unit out until it [joins](Self::join).
+    pub(super) fn bench(&mut self, unit: UnitId) {
+        self.set_active(unit, false);
+    }
+
+    /// Lets a unit take part that was left out.
+    pub(super) fn join(&mut self, unit: UnitId) {
+        self.set_active(unit, true);
+    }
+
+    fn set_active(&mut self, unit: UnitId, is_active: bool) {
+        if let Some(unit) = self.units.get_mut(unit.0) {
+            unit.is_active = is_active;
+        }
     }
 
     /// What a package costs each unit whatever its size, as far as that is known.
@@ -243,11 +246,6 @@ impl Calibrated {
     pub fn costs(&self) -> Vec<Duration> {
         let cost = |unit: &Unit| Duration::try_from_secs_f64(unit.rates.cost()).unwrap_or_default();
         self.units.iter().map(cost).collect()
-    }
-
-    /// Returns whether something of the unit overlaps.
-    pub(super) fn overlaps(&self, unit: UnitId) -> bool {
-        self.units.get(unit.0).is_some_and(|unit| unit.overlaps)
     }
 
     /// The items per second of a unit of power 1, by the units that are measured and have a prior; `None` without any.
@@ -276,12 +274,15 @@ impl Calibrated {
                 .filter(|(other, (this, _))| *other != unit.0 && this.is_known() && !this.packages.is_empty())
         };
         let rate: f64 = busy().map(|(_, (_, rate))| rate).sum();
+        // The rates are of a part that all have reached. What is left may be dearer.
+        let latest: f64 = busy().map(|(_, (other, rate))| other.rates.latest().unwrap_or(*rate)).sum();
+        let dearer = if latest > 0.0 { (rate / latest).max(1.0) } else { 1.0 };
         let cost = busy().map(|(_, (other, _))| other.rates.cost()).fold(0.0, f64::max);
         let items = busy().fold(remaining as f64, |items, (_, (other, _))| items + other.in_flight() as f64);
         let length = length.div_ceil(self.local_size).saturating_mul(self.local_size).min(remaining);
         let is_fastest = rates.iter().all(|rate| *rate <= rates[unit.0]);
-        let own = self.units[unit.0].rates.cost() + length as f64 / rates[unit.0];
-        !is_fastest && rate > 0.0 && own > cost + items / rate
+        let own = self.units[unit.0].rates.cost() + dearer * length as f64 / rates[unit.0];
+        !is_fastest && rate > 0.0 && own > cost + dearer * items / rate
     }
 
     /// The package of the only unit that is left.
@@ -289,20 +290,18 @@ impl Calibrated {
         if !unit.overlaps {
             return remaining;
         }
-        let least = portion(self.work, SINGLE_LEAST).max(unit.worth(rate, COST_SHARE));
-        portion(remaining, 1.0 / SINGLE).max(least)
+        portion(self.work, PIECE).max(unit.worth(rate, COST_SHARE))
     }
 }
 
 impl Unit {
     fn new(prior: Option<Prior>, fastest: f64) -> Self {
-        let rates =
-            prior.map_or_else(Rates::default, |Prior { launch, trusted, .. }| match (launch, trusted) {
-                (Duration::ZERO, false) => Rates::default(),
-                (launch, trusted) => {
-                    Rates::with_cost(launch.as_secs_f64(), if trusted { TRUSTED_COSTS } else { 1 })
-                }
-            });
+        let rates = match prior {
+            Some(Prior { launch, trusted, .. }) if trusted || !launch.is_zero() => {
+                Rates::with_cost(launch.as_secs_f64())
+            }
+            _ => Rates::default(),
+        };
         let power = prior.map(|prior| (prior.rate / fastest).max(f64::MIN_POSITIVE));
         Self { prior, power, rates, overlaps: false, is_active: true, packages: Vec::new(), previous: None }
     }
@@ -380,7 +379,7 @@ impl Policy for Calibrated {
         if this.packages.is_empty() {
             return (!self.comes_too_late(unit, length, remaining, &rates)).then_some(length);
         }
-        let hides = this.overlaps && this.rates.ways_part().is_none_or(|part| part >= WORTH_OVERLAPPING);
+        let hides = this.overlaps && this.rates.ways_part().is_none_or(|part| part >= WORTH_HIDING);
         let hides = hides || length <= this.worth(rate, WORTH_HIDING);
         // Who waits for results alone does nothing until it has another one. But of whom little is known, the results may show that its packages
         // are too short.

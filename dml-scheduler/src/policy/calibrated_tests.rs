@@ -313,7 +313,7 @@ fn what_a_stranger_is_said_to_cost_makes_no_package_longer() {
     let prior = Prior { rate: 1e6, launch: MICRO * 1_000_000, trusted: false };
     let policy = Calibrated::new(9_000, 1, &[Some(prior)]).unwrap().overlapping([UnitId(0)]);
     let mut alone = Splitter::new(Box::new(policy), 1, 9_000, 1).unwrap();
-    assert_eq!(package(&mut alone, 0).items(), 1_500, "a sixth of the rest");
+    assert_eq!(package(&mut alone, 0).items(), 750, "a twelfth of the work");
 }
 
 #[test]
@@ -326,12 +326,12 @@ fn a_package_is_a_half_of_the_units_part_by_the_number_of_units() {
 /// A device that takes as long for any package loses little by a longer one.
 #[test]
 fn packages_grow_faster_where_they_take_as_long_whatever_their_size() {
-    for (micros, length) in [(1000, 1600), (2000, 875)] {
-        let mut policy = Calibrated::new(128_000, 1, &[None, None]).unwrap();
+    for (fills, length) in [(400, 1600), (0, 875)] {
+        let mut policy = Calibrated::new(128_000, 1, &[None, None]).unwrap().filled_by(&[fills; 2]);
         for unit in [UnitId(0), UnitId(1)] {
             let first = Package::new(0..100, unit, 0);
             let second = Package::new(100..500, unit, 1);
-            for (package, handed, computing) in [(first, 0, 1000), (second, 1100, micros)] {
+            for (package, handed, computing) in [(first, 0, 1000), (second, 1100, 1000)] {
                 let [handed, begun, done] =
                     [handed, handed + 100, handed + 100 + computing].map(|at| MICRO * at);
                 policy.handed(&package, handed);

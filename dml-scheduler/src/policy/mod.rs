@@ -33,16 +33,16 @@
 //!
 //! This module implements three published policies: [`Static`], [`Dynamic`] and [`HGuided`]. [`Calibrated`] is the default:
 //! it learns what the units can do. [`PolicySpec`] names them on the command line. Other policies are other
-//! implementations of [`Policy`]. [`join`] chooses who takes part, and a [`Recording`] of a run is decided again.
+//! implementations of [`Policy`]. A [`Recording`] of a run is decided again.
 
 mod blueprint;
 mod calibrated;
 #[cfg(test)]
 mod calibrated_tests;
 mod dynamic;
-mod freight;
 mod hguided;
-mod joining;
+#[cfg(test)]
+mod homes_tests;
 mod opening;
 mod powers;
 mod rates;
@@ -53,31 +53,21 @@ mod splitter;
 mod static_split;
 #[cfg(test)]
 mod tests;
-mod travelling;
-#[cfg(test)]
-mod trial_run_tests;
-#[cfg(test)]
-mod trial_tests;
-mod twins;
 
 pub use blueprint::Blueprint;
-pub(crate) use blueprint::{Learned, Opens, Plan};
+pub(crate) use blueprint::{Learned, Plan};
 pub use calibrated::{Calibrated, Prior};
 pub use dynamic::Dynamic;
-pub(crate) use freight::Freight;
 pub use hguided::HGuided;
-pub use joining::{Chosen, Estimate, join};
-pub(crate) use opening::{Opening, Tries};
-pub(crate) use rates::latency;
+pub(crate) use opening::{Begins, CALLING_SECONDS, CAUTION, Explorer, First, Opening};
 pub use recording::{ParseRecordingError, Recording, ReplayError};
-pub use replay::{Decision, Different, Log, ParseDecisionError, Recorded, replay};
+pub use replay::{Decision, Different, Log, Recorded, replay};
 pub use spec::{ParsePolicyError, PolicySpec};
-pub(crate) use splitter::NotYet;
 pub use splitter::{Assignment, NotCompleted, NotInFlight, Splitter};
 pub use static_split::Static;
-pub(crate) use twins::Twins;
 
 use crate::{Package, UnitId};
+use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 use std::time::Duration;
 use thiserror::Error;
@@ -165,35 +155,13 @@ pub trait Policy: Send + Debug {
     }
 
     /// Returns the units that were left out so far and are to take part from now on. It is asked after each package that was
-    /// computed, and after a unit was retired.
-    fn call_up(&mut self) -> Vec<UnitId> {
-        Vec::new()
-    }
-
-    /// Returns whether a unit is to be tried out on part of the work while others compute it, and how far the run is when it is to begin.
-    ///
-    /// Of a device of which nothing is known, nobody can say whether it would hold the run up. A trial does not: the unit computes the last
-    /// items into memory of its own, and they stay unassigned. Once it has ended ([`tried`](Self::tried)), the unit is handed those
-    /// that nobody else has been handed meanwhile, as computed. If there are none left, the run does not wait for it.
-    /// This is asked again and again until the answer is not [`TryOut::Later`].
+    /// computed, after a unit was retired, and a few times while the first package is under way.
     ///
     /// # Shape and units
     /// `now` is a time from the start of the run.
-    fn try_out(&mut self, now: Duration) -> TryOut {
+    fn call_up(&mut self, now: Duration) -> Vec<UnitId> {
         let _ = now;
-        TryOut::No
-    }
-
-    /// Returns how long a unit had better wait for the end of the trial that is under way, before it asks for work ([`next`](Self::next)):
-    /// until which time. By default, and with a time that has passed, it does not wait.
-    fn waits(&mut self, unit: UnitId, now: Duration) -> Duration {
-        let _ = (unit, now);
-        Duration::ZERO
-    }
-
-    /// Learns that a trial has ended: of how many items, and when; `None` if it failed. The unit takes part only if it is called up.
-    fn tried(&mut self, unit: UnitId, computed: Option<&Computed>) {
-        let _ = (unit, computed);
+        Vec::new()
     }
 
     /// Learns that a unit is retired for good, with all packages that it has. From now on the policy is asked only about
@@ -203,27 +171,11 @@ pub trait Policy: Send + Debug {
     }
 }
 
-/// Whether a unit is to be tried out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TryOut {
-    /// None is, in the whole run.
-    No,
-    /// That is not known yet.
-    Later,
-    /// This unit is, on so many of the last items that nobody has.
-    Now {
-        /// The unit.
-        unit: UnitId,
-        /// The number of items; more than there are stand for all.
-        items: u64,
-    },
-}
-
 /// A package that a unit has computed, in times from the start of the run.
 ///
 /// Policies learn from it how fast a unit is. The times are measured, so a policy believes none of them: they may stand
 /// still, or go back.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Computed {
     /// The unit that computed the package.

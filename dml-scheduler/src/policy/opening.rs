@@ -1,763 +1,463 @@
-//! The opening of a run of which nothing is known: one unit begins, and others join if that is worth their while.
+//! Units of which little is known: they get real packages that are short enough to cost little if they turn out to be slow.
 //!
 //! ```text
-//!   first unit   ▏sample▏longer sample▏longer sample▏ ── the rest is short ──▶ all of it
-//!                                                  │
-//!                                                  └──── the rest is long ────▶ the others are called up
+//!   first unit   ▏sample▏longer sample▏ ── the rest is short ──▶ all of it
+//!                                     └── the rest is long ────▶ packages ........................
+//!   explorer                                 called up ▏a part of the rest▏ as fast as it has shown to be ...
 //! ```
-//! Nobody knows yet which device is the best one. But the first unit costs next to nothing to set going (the host's), and
-//! after some tens of microseconds it has shown how long the rest takes. If that is shorter than what the others take to begin,
-//! the run is over before they could help. Otherwise they join, and no package is longer than a part of the run so far, so that
-//! a unit that turns out to be slow does not keep the others waiting at the end. One that turns out to do next to nothing is
-//! left out.
+//! 1. If nothing is known of any unit, one begins: the one that costs least to set going. Its samples tell how long the rest takes, at the
+//!    most and at the least: one may be a single thread's, and also one that is still under way tells how long the rest takes at the least.
+//! 2. An explorer is called up if the rest takes longer than the explorer needs to begin, and less with it, were it as fast as its data moves.
+//! 3. Its first package would take the others as long as the run so far, and is one [`CAUTION`]th of the rest at most. Of a
+//!    GPU it is as many items as that computes in the time of one.
+//! 4. Until it is measured, no package of another unit takes longer than the run so far, or than the explorer at its best takes for the rest.
+//! 5. An explorer on the cores of the others takes turns with them when they are measured: it computes a short package, then a longer one,
+//!    while they pause. The faster one goes on.
+//! 6. A unit that does less than [`LEAST_SHARE`] of what all do is left out: it can shorten the run by no more, and may lengthen it at
+//!    the end.
 
-#[path = "opening_rivals.rs"]
-mod rivals;
-#[path = "opening_samples.rs"]
-mod samples;
-#[path = "opening_trials.rs"]
-mod trials;
-
-use super::travelling::Travelling;
-use super::{Calibrated, Computed, Freight, Policy, TryOut};
+use super::{Calibrated, Computed, Policy};
 use crate::{Package, UnitId};
-use rivals::Turns;
-use samples::{EARLY_SECONDS, GROWTH, Samples, WAKING_SAMPLE_SECONDS, WAKING_SECONDS};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// As long as so much of the rest takes at the least, the first unit waits for the end of a trial: what it has under way by then would hold the
-/// run up for longer.
-const TRIAL_PART: f64 = 0.05;
-/// Until a trial can end, a package of the first unit takes this part of the time at most: what comes may be dearer.
-const TRIAL_AHEAD: f64 = 0.5;
-/// Where the rest is likely to take less than this, what is likely is enough.
-const LIKELY_SECONDS: f64 = 1e-3;
-/// The least time of a package of a unit that was tried out.
-const TRIAL_LEAST_SECONDS: f64 = 60e-6;
-/// The part of the rest that is the first package of a unit that joins. It is done before the rest is, unless the unit is so many
-/// times as slow as the others, as a worker with one core is beside the others of a processor.
-const FIRST: u64 = 16;
-/// How many times as long as the longest one before a package of a unit may be, as long as it may be its launch that took the
-/// time: of a package shorter than this, of its first one shorter than that, and of one that took as long as a much shorter one.
-const LEAP: u64 = 16;
-const SHORT_SECONDS: f64 = 100e-6;
-const FIRST_SECONDS: f64 = 1e-3;
-/// How many times as long as its launch a package is at least, if the unit's part of the rest is.
-const LAUNCHES: f64 = 2.0;
-/// Two packages whose items differ by more than [`FLAT_ITEMS`], and whose times by less than [`FLAT_SECONDS`], took the time that a launch
-/// takes, if that is less than [`FIRST_SECONDS`]. Of a dominant unit it may be [`FLAT_MOST_SECONDS`]: a GPU may take milliseconds for an
-/// item, and no longer for thousands.
-const FLAT_ITEMS: f64 = 1.5;
-const FLAT_SECONDS: f64 = 1.2;
-const FLAT_MOST_SECONDS: f64 = 20e-3;
-/// By how much more items than the one before a package shows whether items take the time, and what part of that it takes longer then.
-const LEAST_MORE: f64 = 0.2;
-const LEAST_LONGER: f64 = 1.0 / 3.0;
-/// A unit that does so much of what all units do is dominant. It gets no package shorter than [`LAUNCHES`] times its shortest one. Such
-/// a package would be a launch and little else, and nobody is there who could do the rest meanwhile.
-const DOMINANT: f64 = 0.8;
-/// A unit with less than this part of what all units do is left out from then on, once each has done [`MEASURED`] packages.
-/// It can shorten the run by no more, and may lengthen it at the end.
+/// The part of the rest that an explorer is handed at most before it is measured: one that is so many times as slow as the others together
+/// holds nobody up. (`cargo xtask policies`, table of 1 to 4 devices)
+pub(crate) const CAUTION: u64 = 8;
+/// The seconds that calling a unit up costs the others, and after which all threads of the first unit have woken.
+pub(crate) const CALLING_SECONDS: f64 = 50e-6;
+/// The seconds of a sample that may be its launch.
+const LAUNCH_SECONDS: f64 = 20e-6;
+/// The most times as long as the sample before a sample is, and the part of the rest that the first sample of a unit is whose launches cost
+/// the same whatever their size.
+const GROWTH: u64 = 16;
+/// A unit with less than this part of what all do is left out, and an explorer that could save no more of the rest is not called up.
 const LEAST_SHARE: f64 = 0.1;
-const MEASURED: u64 = 3;
-/// A unit with less than this part of what the fastest does is left out as soon as both have computed.
-const HOPELESS: f64 = 1.0 / 16.0;
-/// The least time of a package, except of the last one.
-const LEAST_SECONDS: f64 = 50e-6;
-/// The part of the rest that the fastest unit gets where the rates say that it should wait for the others.
-const SINGLE: f64 = 1.0 / 6.0;
-/// The last unit that is left gets so much of the rest at a time, if its results travel while it computes. While its packages may be
-/// launches and little else, it gets more. Its smallest package is so much of what there was when it was left.
-const LAST: u64 = 6;
-const LAST_OPEN: u64 = 3;
-const LAST_PACKAGES: u64 = 12;
-/// How many times as long as the unit's shortest package results travel, for what it may compute to be divided into [`UNDER_WAY`]
-/// packages, so that they travel while it computes.
-const TRAVELS: f64 = 1.0;
-/// The packages under way of the fastest unit, if its results travel while it computes: one that computes, and others that travel.
-const UNDER_WAY: u64 = 3;
-/// The part of the run so far that a package may take. Of the fastest unit: that all of its packages under way may take. And the least
-/// such time.
-const PATIENCE: f64 = 0.125;
-const PATIENCE_WITH_FASTEST: f64 = 1.0;
-const LEAST_PATIENCE_SECONDS: f64 = 50e-6;
+/// After so many packages a unit is measured that may be left out, or that takes turns: the first one pays for a cold start.
+const MEASURED: u64 = 2;
 
-/// A unit that can be tried out.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Tries {
+/// A unit of which little is known.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Explorer {
     pub(crate) unit: UnitId,
-    /// On how many items at most.
-    pub(crate) items: u64,
-    /// After how many seconds of the run it is, even if nothing is known of the others by then: unless a short sample has ended before.
-    pub(crate) after: f64,
-    /// How many seconds it takes at least, by what moving its inputs takes.
-    pub(crate) takes: f64,
+    /// The seconds that it takes at least to begin, and for each item.
+    pub(crate) setup: f64,
+    pub(crate) per_item: f64,
+    /// How many items it computes in the time of one.
+    pub(crate) fills: u64,
+    /// The units on whose cores it computes, with which it takes turns.
+    pub(crate) turns_with: Vec<UnitId>,
+    /// Whether it is called up though it cannot shorten this run: others may be longer.
+    pub(crate) is_for_later: bool,
+    /// The unit of the same model that is measured first, if there is one.
+    pub(crate) twin: Option<UnitId>,
 }
 
-/// Calibrated, begun by one unit.
+impl Explorer {
+    fn takes_turns(&self) -> bool {
+        !self.turns_with.is_empty()
+    }
+
+    /// Whether those with which it takes turns have computed enough to be compared: a first package is little else than a cold start.
+    fn can_compare(&self, units: &[Seen]) -> bool {
+        self.turns_with.iter().all(|other| units[other.0].packages >= MEASURED)
+    }
+
+    /// The seconds that the rest takes with this unit at its best, beside others that take `rest`.
+    fn best(&self, items: f64, rest: f64) -> f64 {
+        let (own, others) = (1.0 / self.per_item.max(f64::MIN_POSITIVE), items / rest);
+        if self.takes_turns() {
+            return self.setup + items * self.per_item;
+        }
+        // It does nothing before it has begun.
+        (items + self.setup * own.min(1e300)) / (own.min(1e300) + others)
+    }
+
+    /// Whether calling it up is worth its while if the others take `rest` seconds for these items.
+    pub(crate) fn could_help(&self, items: f64, rest: f64) -> bool {
+        self.setup < rest && self.best(items, rest) < rest * (1.0 - LEAST_SHARE) - CALLING_SECONDS
+    }
+}
+
+/// The unit that begins if nothing is known of any.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct First {
+    pub(crate) unit: UnitId,
+    /// How many items its threads compute side by side, `None` if a launch takes as long whatever its size.
+    pub(crate) fills: Option<u64>,
+}
+
+/// How a run begins.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Begins {
+    /// With samples of one unit, because nothing is known of any.
+    Sampled(First),
+    /// With those that are known, which take so many seconds.
+    Known(f64),
+}
+
+/// Calibrated, with units of which little is known.
 #[derive(Debug, Clone)]
 pub(crate) struct Opening {
     inner: Calibrated,
-    first: UnitId,
-    /// The units that could join.
-    others: Vec<(UnitId, Freight)>,
+    local_size: u64,
     stage: Stage,
-    /// Whether the first unit computes all in one package.
-    is_undivided: bool,
-    /// The unassigned items, as of the last package handed out.
-    remaining: u64,
-    samples: Samples,
-    now: Duration,
-    /// How fast each unit was lately.
-    paces: Vec<Pace>,
-    /// What remained when a single unit was left.
-    left: Option<u64>,
-    /// The units that are called up, and were not yet told.
+    /// Those that are called up, and those that are not.
+    explorers: Vec<Explorer>,
+    waiting: Vec<Explorer>,
+    units: Vec<Seen>,
     called: Vec<UnitId>,
-    travelling: Travelling,
-    tries: Option<Tries>,
-    /// Which of the others are as fast as the unit that can be tried out.
-    twins: Vec<UnitId>,
-    /// Whether the trial is to begin, and nobody has been told.
-    begins: bool,
-    /// Whether a trial is under way that began before the samples said that it is worth its while.
-    is_early: bool,
-    /// When the trial began.
-    tried: Duration,
-    /// The sample under way: its items, and when it was handed out.
-    sampled: Option<(u64, Duration)>,
-    /// A unit that computes on the cores of the first one, and is to be compared with it.
-    rival: Option<(UnitId, Freight)>,
-    turns: Turns,
+    remaining: u64,
+    now: Duration,
 }
 
-/// How fast a unit was lately.
-#[derive(Debug, Clone, Copy, Default)]
-struct Pace {
-    /// Items per second of the last package that took any time.
-    rate: Option<f64>,
-    /// Whether that package took as long as one of another size: then it is its launch that takes the time.
-    is_flat: bool,
-    /// The last package's items and seconds.
-    last: Option<(u64, f64)>,
-    /// The highest such rate.
-    best: f64,
-    /// The seconds that its launch takes, by the last two packages of different sizes that took as long; 0 before.
-    launch: f64,
-    /// The seconds of its shortest package.
-    least: f64,
-    /// Whether its packages' launches may have taken most of their time: then the unit may be far faster than it seems.
-    is_open: bool,
-    /// Whether it once took longer for more.
-    scales: bool,
-    /// The items of its longest package.
-    most: u64,
-    /// The packages that it has and has not computed, and their items.
-    in_flight: u64,
-    ahead: u64,
-    /// When the last package was computed.
-    ended: Duration,
-    packages: u64,
-    /// What it was allowed besides the package that it was handed, and in what pieces it has it.
-    allowed: u64,
-    piece: u64,
-    is_dropped: bool,
-}
-
-impl Pace {
-    /// The seconds of the last package that took any time; 0 before.
-    fn seconds(&self) -> f64 {
-        self.last.map_or(0.0, |(_, seconds)| seconds)
-    }
-
-    /// One of its packages is no more under way.
-    fn leaves(&mut self, items: u64) {
-        self.in_flight = self.in_flight.saturating_sub(1);
-        self.ahead = self.ahead.saturating_sub(items);
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 enum Stage {
     /// The first unit computes samples.
-    Sampling,
-    /// The first unit computes samples, while another is tried out.
-    Trying,
-    /// The first unit computes all.
-    Alone,
-    /// The first unit and its rival compute a package each, one after the other.
-    Turns,
-    /// Others have joined.
-    Together,
+    Sampling(First, Samples),
+    /// Those that take part compute packages.
+    Running,
 }
 
-/// Whether two packages, each as items and seconds, differ in their items alone.
-fn is_flat(one: (f64, f64), other: (f64, f64), most_seconds: f64) -> bool {
-    let (small, large) = if one.0 < other.0 { (one, other) } else { (other, one) };
-    let longer = small.1.max(large.1);
-    large.0 > small.0 * FLAT_ITEMS && longer < (small.1.min(large.1) * FLAT_SECONDS).min(most_seconds)
+/// The samples of the first unit.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Samples {
+    /// The items of the one under way, and when it was handed out.
+    under_way: Option<(u64, Duration)>,
+    /// The items and seconds of the last one that has ended.
+    last: Option<(u64, f64)>,
+    /// The seconds of all that have ended.
+    seconds: f64,
+}
+
+/// What was seen of a unit.
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    /// The packages that it has not computed, and those whose results travel.
+    computing: u64,
+    travelling: u64,
+    /// Those that it has computed, and those of them whose results have arrived.
+    packages: u64,
+    arrived: u64,
+    /// Items per second of its best package.
+    rate: f64,
+    is_dropped: bool,
+    /// Whether it waits for its turn.
+    is_waiting: bool,
 }
 
 impl Opening {
-    /// Lets `first` begin a run of `work` items; of the others is known what `others` says. Units that are in neither are
-    /// left out for good.
-    pub(crate) fn new(inner: Calibrated, work: u64, first: UnitId, others: Vec<(UnitId, Freight)>) -> Self {
-        Self {
+    /// Makes the policy for `work` items.
+    pub(crate) fn new(
+        inner: Calibrated,
+        (work, local_size): (u64, u64),
+        begins: Begins,
+        waiting: Vec<Explorer>,
+    ) -> Self {
+        let units = vec![Seen::default(); inner.rates().len()];
+        let mut this = Self {
             inner,
-            first,
-            others,
-            stage: Stage::Sampling,
-            is_undivided: false,
-            remaining: work,
-            samples: Samples::default(),
-            now: Duration::ZERO,
-            paces: Vec::new(),
-            left: None,
+            local_size,
+            stage: Stage::Running,
+            explorers: Vec::new(),
+            waiting,
+            units,
             called: Vec::new(),
-            travelling: Travelling::default(),
-            tries: None,
-            twins: Vec::new(),
-            begins: false,
-            is_early: false,
-            tried: Duration::ZERO,
-            sampled: None,
-            rival: None,
-            turns: Turns::default(),
-        }
-    }
-
-    /// Says which unit can be tried out.
-    #[must_use]
-    pub(crate) fn tries(mut self, tries: Option<Tries>) -> Self {
-        self.tries = tries;
-        self
-    }
-
-    /// Says which of the others are as fast as the unit that can be tried out.
-    #[must_use]
-    pub(crate) fn twins(mut self, twins: Vec<UnitId>) -> Self {
-        self.twins = twins;
-        self
-    }
-
-    /// Says which unit computes on the cores of the first one. It is not among the others, and is compared with it where they cannot help.
-    #[must_use]
-    pub(crate) fn rival(mut self, rival: Option<(UnitId, Freight)>) -> Self {
-        self.rival = rival;
-        self
-    }
-
-    /// Says how many threads the first unit has. All but one have to wake up.
-    #[must_use]
-    pub(crate) fn threads(mut self, threads: u64) -> Self {
-        self.samples.threads = threads;
-        self
-    }
-
-    /// Says how many seconds a launch of the first unit takes, besides what it computes.
-    #[must_use]
-    pub(crate) fn launch(mut self, seconds: f64) -> Self {
-        self.samples.launch = seconds.max(0.0); // also takes NaN for 0
-        self
-    }
-
-    /// Lets all begin at once.
-    #[must_use]
-    pub(crate) fn at_once(mut self) -> Self {
-        self.stage = Stage::Together;
-        self
-    }
-
-    /// Lets the first unit compute all in one package. Another one is tried out only for the sake of later runs.
-    #[must_use]
-    pub(crate) fn undivided(mut self) -> Self {
-        self.is_undivided = true;
-        self
-    }
-
-    /// Decides, as far as the samples allow it, whether others join.
-    fn decide(&mut self) {
-        let known = self.samples.seconds_per_item().filter(|_| !self.samples.may_be_launch());
-        let Some((gross, net)) = known else { return };
-        let is_telling = self.is_telling();
-        let remaining = self.remaining as f64;
-        let joining = |per_item: f64| -> Vec<UnitId> {
-            let awake = self.samples.awake_per_item().map_or(per_item, |awake| awake.min(per_item));
-            let helps = |(unit, freight): &&(UnitId, Freight)| {
-                freight.could_help(remaining, 1.0 / per_item) && !self.moves_longer(*unit, awake)
-            };
-            self.others.iter().filter(helps).map(|(unit, _)| *unit).collect()
+            remaining: work,
+            now: Duration::ZERO,
         };
-        let at_best = gross / self.samples.threads.max(1) as f64;
-        let is_early = self.samples.may_be_one_threads() && joining(at_best).len() == self.others.len();
-        // Nobody could help even if the rest took as long per item as a sample with all that it cost, or is likely to.
-        let likely = self.samples.likely_per_item().filter(|likely| likely * remaining < LIKELY_SECONDS);
-        let is_unlikely = likely.is_some_and(|likely| joining(likely).is_empty());
-        if joining(gross).is_empty() || is_unlikely {
-            self.alone();
-        } else if is_early || is_telling {
-            let called = joining(if is_early { at_best } else { net });
-            if called.is_empty() {
-                self.alone();
-                return;
+        this.waiting.iter().for_each(|explorer| this.inner.bench(explorer.unit));
+        match begins {
+            Begins::Sampled(first) => this.stage = Stage::Sampling(first, Samples::default()),
+            Begins::Known(rest) => this.call_those_that_help(rest),
+        }
+        this
+    }
+
+    /// Calls up the explorers that could shorten a rest of so many seconds. The others wait: the rest may take longer than it seems.
+    fn call_those_that_help(&mut self, rest: f64) {
+        self.stage = Stage::Running;
+        let items = self.remaining as f64;
+        // Cores are given to one explorer at a time.
+        let mut has_turns = self.explorers.iter().any(Explorer::takes_turns);
+        let units = &self.units;
+        let helps = |explorer: &mut Explorer| {
+            let helps = (explorer.is_for_later || explorer.could_help(items, rest))
+                && !(explorer.takes_turns() && has_turns)
+                && explorer.can_compare(units);
+            has_turns |= helps && explorer.takes_turns();
+            helps
+        };
+        let called: Vec<Explorer> = self.waiting.extract_if(.., helps).collect();
+        for explorer in &called {
+            self.inner.join(explorer.unit);
+            self.called.push(explorer.unit);
+        }
+        self.explorers.extend(called);
+    }
+
+    fn explorer(&self, unit: UnitId) -> Option<&Explorer> {
+        self.explorers.iter().find(|explorer| explorer.unit == unit)
+    }
+
+    /// Whether an explorer has not shown how fast it is: by what it has computed if the others wait for that, or else by what has arrived.
+    fn is_open(&self, explorer: &Explorer) -> bool {
+        let Seen { packages, arrived, is_dropped, .. } = self.units[explorer.unit.0];
+        !is_dropped && if explorer.takes_turns() { packages < MEASURED } else { arrived == 0 }
+    }
+
+    /// The package of an explorer that is not measured.
+    fn explores(&self, explorer: &Explorer, remaining: u64) -> Option<u64> {
+        let seen = &self.units[explorer.unit.0];
+        if seen.computing > 0 {
+            return None;
+        }
+        let is_turn = explorer.turns_with.iter().all(|other| self.units[other.0].computing == 0);
+        // As long as the run so far, were it as fast as the others.
+        let rate = self.inner.rates().into_iter().enumerate();
+        let rate: f64 = rate.filter(|(unit, _)| self.is_measured(*unit)).map(|(_, rate)| rate).sum();
+        let length = (rate * self.now.as_secs_f64().max(CALLING_SECONDS)) as u64; // The cast saturates.
+        // Fewer than it computes side by side take as long.
+        let length = length.min(remaining / CAUTION).max(explorer.fills.min(remaining));
+        is_turn.then_some(length.max(1))
+    }
+
+    /// In how many seconds explorers that are not measured could have done the rest with the others, at their best; `None` if all are.
+    fn soonest(&self, remaining: u64, rate: f64) -> Option<f64> {
+        let items = remaining as f64;
+        let open = self.explorers.iter().filter(|explorer| self.is_open(explorer));
+        open.map(|explorer| explorer.best(items, items / rate)).min_by(f64::total_cmp)
+    }
+
+    /// Whether a unit has shown how fast it is, or that was known before.
+    fn is_measured(&self, unit: usize) -> bool {
+        let is_explorer = self.explorers.iter().any(|explorer| explorer.unit.0 == unit);
+        self.units[unit].arrived > 0 || (!is_explorer && self.stage == Stage::Running)
+    }
+
+    /// Whether a unit pauses for an explorer that takes turns with it.
+    fn pauses(&self, unit: UnitId) -> bool {
+        let begins = |seen: &Seen| seen.packages > 0 || seen.computing > 0 || seen.is_waiting;
+        self.explorers.iter().any(|explorer| {
+            explorer.turns_with.contains(&unit)
+                && self.is_open(explorer)
+                && begins(&self.units[explorer.unit.0])
+        })
+    }
+
+    /// The next sample of the first unit: a work-group, and then more.
+    fn sample(&self, first: &First, last: Option<(u64, f64)>, remaining: u64) -> u64 {
+        match (last, first.fills) {
+            (None, Some(_)) => self.local_size,
+            // Few work-groups are one launch.
+            (None, None) if remaining / GROWTH < self.local_size => remaining,
+            (None, None) => remaining / GROWTH,
+            (Some((items, seconds)), _) => {
+                let growth = (CALLING_SECONDS / seconds).clamp(2.0, GROWTH as f64);
+                (items as f64 * growth) as u64 // The cast saturates.
             }
-            if self.tries.is_some_and(|tries| called.contains(&tries.unit)) {
-                (self.stage, self.begins) = (Stage::Trying, !std::mem::take(&mut self.is_early));
-                return;
+        }
+    }
+
+    /// How many seconds the rest takes the first unit at the least, by a sample that took so long or longer. Of a processor, one of few
+    /// items may be one thread's or all threads' (the mean counts), and one of many be little else than that all wake.
+    fn least(&self, first: &First, samples: &Samples, items: u64, seconds: f64) -> f64 {
+        let threads = match first.fills {
+            None => 1.0,
+            Some(fills) if items < fills => (fills as f64 / items as f64).sqrt(),
+            Some(_) if samples.seconds >= CALLING_SECONDS => 1.0,
+            Some(fills) => fills as f64 / self.local_size as f64,
+        };
+        let launch = if first.fills.is_some() { LAUNCH_SECONDS } else { 0.0 };
+        self.remaining as f64 * (seconds - launch).max(0.0) / items as f64 / threads
+    }
+
+    fn could_any_help(&self, rest: f64) -> bool {
+        let remaining = self.remaining as f64;
+        self.waiting
+            .iter()
+            .any(|explorer| explorer.could_help(remaining, rest) && explorer.can_compare(&self.units))
+    }
+
+    /// Decides by a sample whether others are called up, or another sample is needed.
+    fn sampled(&mut self, first: First, samples: Samples, items: u64, seconds: f64) {
+        let least = self.least(&first, &samples, items, seconds);
+        let (remaining, most) = (self.remaining as f64, self.remaining as f64 * seconds / items as f64);
+        if !self.waiting.iter().any(|explorer| explorer.could_help(remaining, most)) {
+            // None could be in time, even if the rest took as long as the sample says.
+            self.call_those_that_help(0.0);
+        } else if self.could_any_help(least) || first.fills.is_none() {
+            self.call_those_that_help(least);
+        } else {
+            let seconds_of_all = samples.seconds + seconds;
+            let samples = Samples { under_way: None, last: Some((items, seconds)), seconds: seconds_of_all };
+            self.stage = Stage::Sampling(first, samples);
+        }
+    }
+
+    /// Calls up those that could help by what is known now: in the time that the others need by their rates, or even if the sample under way
+    /// ended now.
+    fn look(&mut self, now: Duration) {
+        let rest = match &self.stage {
+            _ if self.waiting.is_empty() => return,
+            Stage::Running if self.units.iter().all(|seen| seen.arrived == 0) => return,
+            Stage::Running => self.remaining as f64 / self.inner.rates().iter().sum::<f64>(),
+            Stage::Sampling(first, samples) => {
+                let Some((items, handed)) = samples.under_way else { return };
+                self.least(first, samples, items, now.saturating_sub(handed).as_secs_f64())
             }
-            for (unit, _) in &self.others {
-                if !called.contains(unit) {
-                    self.inner.retire(*unit);
-                }
-            }
-            self.others.retain(|(unit, _)| called.contains(unit));
-            // Beside others nobody waits for a comparison.
-            self.drop_rival();
-            self.called = called;
-            self.stage = Stage::Together;
+        };
+        if self.could_any_help(rest) {
+            self.call_those_that_help(rest);
         }
     }
 
-    /// Whether the samples say enough: the last one, and the one before was no launch that left the unit's threads asleep.
-    fn is_telling(&self) -> bool {
-        let least = if self.samples.threads > 1 { EARLY_SECONDS } else { 0.0 };
-        let were_awake = self.samples.before.is_some_and(|(_, seconds)| seconds >= least);
-        self.samples.is_telling() && (were_awake || self.samples.is_long())
+    fn drop_unit(&mut self, unit: UnitId) {
+        self.units[unit.0].is_dropped = true;
+        self.inner.retire(unit);
     }
 
-    /// Learns that a package was computed.
-    fn learn(&mut self, computed: &Computed) {
-        self.now = self.now.max(computed.ended);
-        self.pace(computed);
-        if matches!(self.stage, Stage::Sampling | Stage::Trying) && computed.unit == self.first {
-            self.sampled = None;
-            self.samples.add(computed.items, computed.ended.saturating_sub(computed.handed).as_secs_f64());
-            if self.is_early && self.is_trial_worth_while(self.now) {
-                (self.stage, self.is_early) = (Stage::Trying, false);
-            }
-            if self.stage == Stage::Sampling {
-                self.decide();
-            } else if self.rival.is_none() && self.do_all_move_longer() {
-                // The trial disturbs the first unit, which is done before it.
-                self.alone();
-            }
-        }
-        if self.stage == Stage::Turns {
-            self.took_turn(computed);
-        }
-    }
-
-    /// The least seconds per item of the first unit, by the last sample, if that was no launch and little else: with all its threads, unless
-    /// it was so long that they must have been awake.
-    fn surely_per_item(&self) -> Option<f64> {
-        let threads = if self.samples.is_long() { 1 } else { self.samples.threads.max(1) };
-        let (gross, _) = self.samples.seconds_per_item().filter(|_| self.samples.is_telling())?;
-        Some(gross / threads as f64)
-    }
-
-    /// The length of the first unit's next package while another is tried out. Its results are to be used at once when that has ended.
-    fn meanwhile(&self) -> u64 {
-        let pace = self.pace_of(self.first);
-        let now = self.now.as_secs_f64();
-        let end = self.tries.map_or(0.0, |tries| self.tried.as_secs_f64() + tries.takes);
-        let patience = (now * PATIENCE).max((end - now) * TRIAL_AHEAD).max(LEAST_PATIENCE_SECONDS);
-        let longest = pace.most.saturating_mul(GROWTH).max(1);
-        let items = self.samples.items_in(patience).or(pace.rate.map(|rate| rate * patience));
-        items.map_or(1, |items| items as u64).clamp(1, longest) // The cast saturates.
-    }
-
-    /// Learns how fast a unit was lately.
-    fn pace(&mut self, computed: &Computed) {
-        let is_first = computed.unit == self.first;
-        let was_dominant = self.is_dominant(computed.unit);
-        let flat_seconds = if was_dominant { FLAT_MOST_SECONDS } else { FIRST_SECONDS };
-        // Nobody computes faster for long than data comes and goes.
-        let most_rate = 1.0 / self.per_item(computed.unit);
-        let pace = self.pace_mut(computed.unit);
-        pace.leaves(computed.items);
-        // While the package before was under way, or inputs were, this one had to wait.
-        let began = computed.handed.max(pace.ended);
-        let seconds = computed.ended.saturating_sub(began).as_secs_f64();
-        if seconds > 0.0 && computed.items > 0 {
-            pace.rate = Some((computed.items as f64 / seconds).min(most_rate));
-            let this = (computed.items as f64, seconds);
-            let flat = pace.last.filter(|(items, took)| is_flat((*items as f64, *took), this, flat_seconds));
-            pace.is_flat = flat.is_some();
-            pace.launch = flat.map_or(pace.launch, |(_, took)| seconds.min(took));
-            let longer = |(items, took): (u64, f64)| {
-                let (more, longer) = (computed.items as f64 / items as f64 - 1.0, seconds / took - 1.0);
-                more > LEAST_MORE && longer > more * LEAST_LONGER
-            };
-            pace.scales |= pace.last.is_some_and(longer);
-            pace.last = Some((computed.items, seconds));
-            // What the first unit is like, its samples have shown.
-            let most = if pace.packages == 0 { FIRST_SECONDS } else { SHORT_SECONDS };
-            pace.is_open = !is_first && (seconds < most || pace.is_flat);
-            pace.least = if pace.least > 0.0 { pace.least.min(seconds) } else { seconds };
-            pace.most = pace.most.max(computed.items);
-            pace.best = pace.best.max(computed.items as f64 / seconds);
-        }
-        pace.ended = pace.ended.max(computed.ended);
-        pace.packages += 1;
-        // Beside a dominant unit nobody waits for it to show that more takes it longer.
-        if self.is_dominant(computed.unit) {
-            let pace = self.pace_mut(computed.unit);
-            pace.is_open |= !is_first && !pace.scales;
-        }
-        if self.stage == Stage::Together {
-            self.drop_slow();
-        }
-    }
-
-    fn pace_mut(&mut self, unit: UnitId) -> &mut Pace {
-        if unit.0 >= self.paces.len() {
-            self.paces.resize(unit.0 + 1, Pace::default());
-        }
-        &mut self.paces[unit.0]
-    }
-
-    fn pace_of(&self, unit: UnitId) -> Pace {
-        self.paces.get(unit.0).copied().unwrap_or_default()
-    }
-
-    /// The units that take part, or may.
-    fn units(&self) -> impl Iterator<Item = UnitId> + '_ {
-        let all = self.others.iter().map(|(other, _)| *other).chain([self.first]);
-        all.filter(|unit| !self.pace_of(*unit).is_dropped)
-    }
-
-    /// Returns whether a unit was lately so much faster than all others that these hardly count. Not before it and another one have
-    /// computed.
-    fn is_dominant(&self, unit: UnitId) -> bool {
-        let rate = |unit: UnitId| self.pace_of(unit).rate.unwrap_or(0.0);
-        let sum: f64 = self.units().map(rate).sum();
-        let is_compared = self.units().all(|other| other == unit) || rate(unit) < sum;
-        is_compared && rate(unit) > sum * DOMINANT
-    }
-
-    /// Leaves those out that do next to nothing.
-    fn drop_slow(&mut self) {
-        let paces: Vec<(UnitId, Pace)> = self.units().map(|unit| (unit, self.pace_of(unit))).collect();
-        if paces.iter().any(|(_, pace)| pace.rate.is_none()) {
+    /// Leaves units out that cannot help, once an explorer is measured.
+    fn compare(&mut self, measured: UnitId) {
+        let Some(explorer) = self.explorer(measured).cloned() else { return };
+        if self.is_open(&explorer) {
             return;
         }
-        let are_measured = paces.iter().all(|(_, pace)| pace.packages >= MEASURED);
-        // Of many equal units none does much of the whole.
-        let least = |rates: &[f64]| {
-            let fastest = rates.iter().copied().fold(0.0, f64::max);
-            let share = (rates.iter().sum::<f64>() * LEAST_SHARE).min(fastest / 2.0);
-            if are_measured { share } else { fastest * HOPELESS }
-        };
-        let lately: Vec<f64> = paces.iter().filter_map(|(_, pace)| pace.rate).collect();
-        // Whose last package was the dearer one only looks slow: at one place of the work it is not.
-        let of_all = self.inner.rates();
-        let at_one_place: Vec<f64> = paces.iter().map(|(unit, _)| of_all[unit.0]).collect();
-        for (index, (unit, pace)) in paces.into_iter().enumerate() {
-            let is_slow = pace.rate.is_some_and(|rate| rate < least(&lately));
-            if is_slow && at_one_place[index] < least(&at_one_place) {
-                self.paces[unit.0].is_dropped = true;
-                self.inner.retire(unit);
+        if explorer.takes_turns() {
+            let theirs: f64 = explorer.turns_with.iter().map(|unit| self.units[unit.0].rate).sum();
+            if theirs >= self.units[measured.0].rate {
+                self.drop_unit(measured);
+            } else {
+                explorer.turns_with.iter().for_each(|unit| self.drop_unit(*unit));
+            }
+        }
+        // Of the same part of the work: items of another may cost many times as much.
+        let rates = self.inner.rates();
+        let all: f64 = rates.iter().sum();
+        for unit in (0..rates.len()).map(UnitId) {
+            let Seen { arrived, is_dropped, .. } = self.units[unit.0];
+            if arrived >= MEASURED && !is_dropped && rates[unit.0] < all * LEAST_SHARE {
+                self.drop_unit(unit);
             }
         }
     }
 
-    /// What is known of one of the others.
-    fn freight_of(&self, unit: UnitId) -> Option<Freight> {
-        self.others.iter().find(|(other, _)| *other == unit).map(|(_, freight)| *freight)
-    }
-
-    /// The seconds per item that results, or inputs, take to travel at least.
-    fn per_item(&self, unit: UnitId) -> f64 {
-        self.freight_of(unit).map_or(0.0, |freight| freight.per_item)
-    }
-
-    /// The length of the next package of a unit, while several take part.
-    fn together(&mut self, unit: UnitId, remaining: u64) -> Option<u64> {
-        let pace = self.pace_of(unit);
-        if pace.is_dropped {
-            return None;
+    fn learn(&mut self, computed: &Computed) {
+        let Computed { unit, items, begun, ended, .. } = *computed;
+        let seconds = ended.saturating_sub(begun).as_secs_f64();
+        let Some(seen) = self.units.get_mut(unit.0) else { return };
+        seen.packages += 1;
+        if seconds > 0.0 {
+            seen.rate = seen.rate.max(items as f64 / seconds);
         }
-        if pace.allowed > 0 {
-            let length = pace.piece.min(pace.allowed);
-            self.pace_mut(unit).allowed -= length;
-            return Some(length);
+        let whole = computed.done.saturating_sub(computed.handed).as_secs_f64();
+        if let Stage::Sampling(first, samples) = self.stage.clone()
+            && first.unit == unit
+        {
+            self.sampled(first, samples, items, whole.max(1e-9));
         }
-        let mut length = self.allowance(unit, pace, remaining)?;
-        // What little it would leave saves less than another package takes.
-        let saved = pace.rate.map_or(0.0, |rate| remaining.saturating_sub(length) as f64 / rate);
-        if self.is_dominant(unit) && saved < pace.least / 2.0 {
-            length = remaining;
-        }
-        let is_last = self.units().all(|other| other == unit);
-        let travel = length as f64 * self.per_item(unit);
-        if !is_last && pace.least > 0.0 && self.inner.overlaps(unit) && travel > pace.least * TRAVELS {
-            let piece = length.div_ceil(UNDER_WAY);
-            let this = self.pace_mut(unit);
-            (this.piece, this.allowed) = (piece, length - piece);
-            length = piece;
-        }
-        Some(length)
-    }
-
-    /// How far a unit may go that asks for a package, while several take part.
-    fn allowance(&mut self, unit: UnitId, pace: Pace, remaining: u64) -> Option<u64> {
-        let is_last = self.units().all(|other| other == unit);
-        // While nobody knows how fast the unit is, one package after the other tells most. The last one waits for its second package only
-        // if the first took so long that others of the same length would be most of the run.
-        let tells = !is_last || (pace.packages == 1 && pace.seconds() > FIRST_SECONDS);
-        if pace.in_flight > 0 && (pace.rate.is_none() || (pace.is_open && tells)) {
-            return None;
-        }
-        let items = |seconds: f64| pace.rate.map_or(0, |rate| (rate * seconds) as u64); // The cast saturates.
-        // At the least that its rate can be, its part of the rest is done when the others have done theirs, who are as fast on
-        // average where that is not known.
-        let known = || self.units().filter_map(|unit| self.pace_of(unit).rate);
-        let mean = known().sum::<f64>() / known().count().max(1) as f64;
-        let sum: f64 = self.units().map(|unit| self.pace_of(unit).rate.unwrap_or(mean)).sum();
-        let share = pace.rate.map_or(0, |rate| (remaining as f64 * rate / sum) as u64);
-        // The first unit leaps as well, as long as no faster one is known: it may be its threads' waking that takes the time.
-        let is_waking = unit == self.first && pace.seconds() < WAKING_SECONDS;
-        let is_none_faster = known().all(|rate| Some(rate) <= pace.rate);
-        let leaps = pace.is_open || (is_waking && is_none_faster);
-        let is_dominant = self.is_dominant(unit);
-        let surely = if is_waking {
-            WAKING_SAMPLE_SECONDS
-        } else if pace.is_flat || is_dominant {
-            // What takes the same time whatever its size may take as long again, and no longer than the run so far.
-            self.now.as_secs_f64().max(FIRST_SECONDS)
-        } else {
-            FIRST_SECONDS
-        };
-        let leap = if leaps { pace.most.saturating_mul(LEAP).min(items(surely)) } else { 0 };
-        let launch = if is_dominant { pace.launch.max(pace.least) } else { pace.launch };
-        let worth = (pace.best * launch * LAUNCHES) as u64;
-        let first = if pace.rate.is_none() { remaining / FIRST } else { 0 };
-        let least = items(LEAST_SECONDS).max(leap.max(worth).min(share)).max(first);
-        if is_last {
-            // Nobody waits for it, so that its packages are as long as if it had begun alone. But it has not: what its costs are is a guess.
-            let piece = (*self.left.get_or_insert(remaining) / LAST_PACKAGES).max(worth / 2);
-            let part = if pace.is_open { LAST_OPEN } else { LAST };
-            let most = if self.inner.overlaps(unit) { (remaining / part).max(piece) } else { remaining };
-            let length = self.inner.next(unit, remaining)?;
-            let length = if pace.is_open { most } else { length.min(most).max(piece) };
-            return Some(if pace.is_flat { remaining } else { length.max(1) });
-        }
-        // Where the work is irregular, what comes may take many times as long as what the unit has shown. The fastest unit, once it is
-        // known which that is, may go further: it is not to wait, but it is not to take all that is left either, should the rest be slower.
-        let is_slower =
-            |other: Pace| !other.is_open && other.rate.is_some_and(|other| Some(other) <= pace.rate);
-        let is_fastest = self.units().all(|other| other == unit || is_slower(self.pace_of(other)));
-        let length = match self.inner.next(unit, remaining) {
-            None if is_fastest => (remaining as f64 * SINGLE) as u64,
-            length => length?,
-        };
-        let part = if is_fastest { PATIENCE_WITH_FASTEST } else { PATIENCE };
-        let patience = (self.now.as_secs_f64() * part).max(LEAST_PATIENCE_SECONDS);
-        let most = items(patience).max(leap.min(share)).max(1);
-        let length = length.max(least);
-        match (pace.rate, is_fastest) {
-            (None, _) => Some(length),
-            (Some(_), false) => Some(length.min(most)),
-            (Some(_), true) => {
-                // What is under way is bound as well: it may have several packages. The rest of a package is none.
-                let room = most.saturating_sub(pace.ahead);
-                let one = if self.inner.overlaps(unit) && !pace.is_open { most / UNDER_WAY } else { most };
-                let length = length.min(one.max(worth / 2));
-                (pace.in_flight == 0 || room >= length / 2).then_some(length.min(room).max(1))
-            }
-        }
+        self.compare(unit);
     }
 }
 
 impl Policy for Opening {
     fn next(&mut self, unit: UnitId, remaining: u64) -> Option<u64> {
         self.remaining = remaining;
-        // What one sample says decides about the next one, also where a device takes several packages at once.
-        let is_sample = matches!(self.stage, Stage::Sampling | Stage::Trying);
-        if is_sample && unit == self.first && self.pace_of(unit).in_flight > 0 {
+        let seen = self.units.get(unit.0)?;
+        if seen.is_dropped {
             return None;
         }
-        match self.stage {
-            Stage::Sampling if unit == self.first && self.is_undivided => Some(remaining),
-            Stage::Sampling if unit == self.first => {
-                let items = self.samples.last.map_or(1, |(items, _)| items as u64);
-                let growth = self.growth_beside_rival().unwrap_or_else(|| self.samples.growth());
-                Some(items.saturating_mul(growth).max(1))
-            }
-            Stage::Trying if unit == self.first => Some(self.meanwhile()),
-            Stage::Alone if unit == self.first => Some(remaining),
-            Stage::Turns => self.in_turn(unit),
-            Stage::Together => self.together(unit, remaining),
-            _ => None,
+        if let Stage::Sampling(first, samples) = &self.stage {
+            let is_its_turn = unit == first.unit && seen.computing == 0;
+            return is_its_turn.then(|| self.sample(first, samples.last, remaining));
         }
+        if let Some(explorer) = self.explorer(unit).filter(|explorer| self.is_open(explorer)) {
+            // A twin that is measured tells as much.
+            let twin = explorer.twin.map(|twin| &self.units[twin.0]);
+            if twin.is_none_or(|twin| twin.arrived == 0) {
+                let length = self.explores(explorer, remaining);
+                self.units[unit.0].is_waiting = length.is_none();
+                return length;
+            }
+        }
+        if self.pauses(unit) {
+            return None;
+        }
+        let rates = self.inner.rates();
+        let soonest = self.soonest(remaining, rates.iter().sum());
+        let Some(soonest) = soonest.filter(|_| self.is_measured(unit.0)) else {
+            return self.inner.next(unit, remaining);
+        };
+        let patience = self.now.as_secs_f64().max(CALLING_SECONDS).min(soonest) * rates[unit.0];
+        Some(self.inner.next(unit, remaining)?.min((patience as u64).max(1)))
     }
 
     fn handed(&mut self, package: &Package, now: Duration) {
         self.now = self.now.max(now);
         self.remaining = self.remaining.saturating_sub(package.items());
-        if package.unit() == self.first {
-            self.sampled = Some((package.items(), now));
+        if let Stage::Sampling(first, samples) = &mut self.stage
+            && first.unit == package.unit()
+        {
+            samples.under_way = Some((package.items(), now));
         }
-        let pace = self.pace_mut(package.unit());
-        pace.in_flight += 1;
-        pace.ahead = pace.ahead.saturating_add(package.items());
+        if let Some(seen) = self.units.get_mut(package.unit().0) {
+            seen.computing += 1;
+        }
         self.inner.handed(package, now);
-        self.turn_begins(package);
     }
 
     fn ended(&mut self, computed: &Computed) {
-        self.travelling.depart(computed);
-        self.learn(computed);
+        if let Some(seen) = self.units.get_mut(computed.unit.0) {
+            seen.computing = seen.computing.saturating_sub(1);
+            seen.travelling += 1;
+        }
         self.inner.ended(computed);
+        self.learn(computed);
     }
 
     fn computed(&mut self, computed: &Computed) {
         self.now = self.now.max(computed.done);
         self.inner.computed(computed);
-        if !self.travelling.arrive(computed) {
+        let Some(seen) = self.units.get_mut(computed.unit.0) else { return };
+        seen.arrived += 1;
+        if seen.travelling > 0 {
+            seen.travelling -= 1;
+        } else {
+            seen.computing = seen.computing.saturating_sub(1);
             self.learn(computed);
         }
+        self.compare(computed.unit);
     }
 
     fn given_back(&mut self, package: &Package) {
         self.remaining = self.remaining.saturating_add(package.items());
-        if !self.travelling.come_back(package) {
-            self.pace_mut(package.unit()).leaves(package.items());
+        if let Some(seen) = self.units.get_mut(package.unit().0) {
+            let counted = if seen.computing > 0 { &mut seen.computing } else { &mut seen.travelling };
+            *counted = counted.saturating_sub(1);
         }
         self.inner.given_back(package);
-        if self.stage == Stage::Turns {
-            self.turn_came_back(package);
-        }
-    }
-
-    fn try_out(&mut self, now: Duration) -> TryOut {
-        if let Some((unit, _)) = self.rival.filter(|_| self.tries.is_none()) {
-            match self.stage {
-                Stage::Sampling => return TryOut::Later,
-                Stage::Trying if self.begins => {}
-                _ => return TryOut::No,
-            }
-            (self.begins, self.tried) = (false, now);
-            return TryOut::Now { unit, items: self.trial_of_rival() };
-        }
-        let Some(tries @ Tries { unit, items, after, .. }) = self.tries else { return TryOut::No };
-        if self.is_early || !self.others.iter().any(|(other, _)| *other == unit) {
-            return TryOut::No;
-        }
-        match self.stage {
-            Stage::Sampling if self.is_undivided && self.could_be_replaced(unit, now) => {
-                self.tries = None;
-                return TryOut::Now { unit, items };
-            }
-            Stage::Sampling if self.is_undivided => return TryOut::Later,
-            Stage::Sampling if self.is_trial_worth_while(now) => self.stage = Stage::Trying,
-            Stage::Sampling if now.as_secs_f64() >= after && self.may_be_early(tries, now) => {
-                self.is_early = true
-            }
-            Stage::Sampling => return TryOut::Later,
-            Stage::Trying if self.begins => {}
-            _ => return TryOut::No,
-        }
-        (self.begins, self.tried) = (false, now);
-        TryOut::Now { unit, items }
-    }
-
-    fn waits(&mut self, unit: UnitId, _: Duration) -> Duration {
-        let is_rivals = self.rival.is_some() && self.tries.is_none();
-        if self.stage != Stage::Trying || self.begins || unit != self.first || is_rivals {
-            return Duration::ZERO;
-        }
-        // What the unit would do meanwhile is no more than this part of what there is. But it may do it when the trial ends.
-        let rest = self.surely_per_item().map_or(0.0, |per_item| per_item * self.remaining as f64);
-        self.tried.saturating_add(Duration::try_from_secs_f64(rest * TRIAL_PART).unwrap_or_default())
-    }
-
-    fn tried(&mut self, unit: UnitId, computed: Option<&Computed>) {
-        self.tries = None;
-        let is_early = std::mem::take(&mut self.is_early) && self.stage == Stage::Sampling;
-        if self.stage != Stage::Trying && !is_early {
-            if self.rival.is_some_and(|(rival, _)| rival == unit) {
-                // Nobody conducts its trial.
-                self.rival = None;
-                self.inner.retire(unit);
-            }
-            return;
-        }
-        (self.stage, self.begins) = (Stage::Sampling, false);
-        if self.rival.is_some_and(|(rival, _)| rival == unit) {
-            return self.rival_was_tried(unit, computed);
-        }
-        let Some(computed) = computed else { return self.decide() };
-        self.stage = Stage::Together;
-        self.now = self.now.max(computed.ended);
-        let seconds = computed.ended.saturating_sub(computed.begun).as_secs_f64();
-        if seconds > 0.0 && computed.items > 0 {
-            // Its inputs came before, and its results go later.
-            let rate_of = |unit: UnitId| (computed.items as f64 / seconds).min(1.0 / self.per_item(unit));
-            let rate = rate_of(unit);
-            let tried: Vec<(UnitId, f64)> =
-                std::iter::once(&unit).chain(&self.twins).map(|unit| (*unit, rate_of(*unit))).collect();
-            for (unit, rate) in tried {
-                let pace = self.pace_mut(unit);
-                (pace.rate, pace.best) = (Some(rate), rate);
-                (pace.last, pace.most, pace.packages) = (Some((computed.items, seconds)), computed.items, 1);
-                // What a launch takes the trial has not shown, but that it is no more than this.
-                pace.least = seconds.min(TRIAL_LEAST_SECONDS);
-            }
-            if self.surely_per_item().is_some_and(|per_item| 1.0 / per_item < rate * HOPELESS) {
-                self.pace_mut(self.first).is_dropped = true;
-                self.inner.retire(self.first);
-            }
-        }
-        let rate: f64 = [unit, self.first].iter().filter_map(|unit| self.pace_of(*unit).rate).sum();
-        let helps = |freight: &Freight| freight.could_help(self.remaining as f64, rate);
-        let joins = |(other, freight): &&(UnitId, Freight)| *other == unit || helps(freight);
-        self.called = self.others.iter().filter(joins).map(|(other, _)| *other).collect();
-        let called = &self.called;
-        for (other, _) in self.others.iter().filter(|(other, _)| !called.contains(other)) {
-            self.inner.retire(*other);
-        }
-        self.others.retain(|(other, _)| called.contains(other));
     }
 
     fn retire(&mut self, unit: UnitId) {
+        if let Some(seen) = self.units.get_mut(unit.0) {
+            seen.is_dropped = true;
+            (seen.computing, seen.travelling) = (0, 0);
+        }
         self.inner.retire(unit);
-        self.others.retain(|(other, _)| *other != unit);
-        if self.tries.is_some_and(|tries| tries.unit == unit) {
-            self.is_early = false;
-            if self.stage == Stage::Trying {
-                self.stage = Stage::Sampling;
-            }
-        }
-        if self.rival.is_some_and(|(rival, _)| rival == unit) {
-            self.rival = None;
-            if matches!(self.stage, Stage::Trying | Stage::Turns) {
-                self.stage = Stage::Alone;
-            }
-        }
-        if unit == self.first && self.stage != Stage::Together {
-            // Whoever is left is called up.
-            self.others.extend(self.rival.take());
-            self.called = self.others.iter().map(|(unit, _)| *unit).collect();
-            self.stage = Stage::Together;
+        self.waiting.retain(|explorer| explorer.unit != unit);
+        if matches!(&self.stage, Stage::Sampling(first, _) if first.unit == unit) {
+            // The others have to do it.
+            self.call_those_that_help(f64::INFINITY);
         }
     }
 
-    fn call_up(&mut self) -> Vec<UnitId> {
+    fn call_up(&mut self, now: Duration) -> Vec<UnitId> {
+        self.look(now);
         // Nobody is to begin for nothing.
-        if self.remaining == 0 {
-            return Vec::new();
-        }
-        std::mem::take(&mut self.called)
+        if self.remaining == 0 { Vec::new() } else { std::mem::take(&mut self.called) }
     }
 }
 
-#[cfg(test)]
-#[path = "opening_far_tests.rs"]
-mod far_tests;
-#[cfg(test)]
-#[path = "opening_simulated.rs"]
-mod simulated;
 #[cfg(test)]
 #[path = "opening_tests.rs"]
 mod tests;

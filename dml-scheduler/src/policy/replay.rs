@@ -5,26 +5,22 @@
 //!   next u1 872 -> none                            set_aside 1000 u0 u1 -> none
 //!   handed 0 u0 0..128 at 1500                     given_back 0 u0 0..128
 //!   ended u0 128 at 1500 2000 9000                 retire u1
-//!   computed u0 128 at 1500 2000 9000 9500         call_up -> none
-//!   call_up -> u1 u2                               try_out at 1500 -> later
-//!   tried u1 512 at 1500 2000 9000                 try_out at 2000 -> u1 512
-//!   tried u1 failed                                try_out at 2500 -> none
-//!                                                  waits u0 at 2000 -> 2500
+//!   computed u0 128 at 1500 2000 9000 9500         call_up at 9500 -> u1 u2
 //! ```
 //! Times are nanoseconds from the start of the run: when the package was handed out, begun, ended and done.
 
-use super::{Computed, Policy, TryOut};
+use super::{Computed, Policy};
 use crate::{Package, UnitId};
 use dml_core::sync::{Arc, Mutex};
+use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
 /// One call of a policy, with its answer where it has one.
 ///
-/// It prints as one line, which parses to the same.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// It prints as one line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Decision {
     /// A unit asked: the unit, the items left for it, and the answer.
@@ -39,14 +35,8 @@ pub enum Decision {
     Computed(Computed),
     /// A package came back.
     GivenBack(Package),
-    /// It was asked whom it calls up, and this was the answer.
-    CalledUp(Vec<UnitId>),
-    /// It was asked at this time whom to try out, and this was the answer.
-    TryOut(Duration, TryOut),
-    /// It was asked at this time how long a unit waits for the end of a trial, and until then was the answer.
-    Waits(UnitId, Duration, Duration),
-    /// A trial of a unit has ended: what it computed, if it did not fail. When its results are somewhere is not asked.
-    Tried(UnitId, Option<Computed>),
+    /// It was asked at some time whom it calls up, and this was the answer.
+    CalledUp(Duration, Vec<UnitId>),
     /// A unit retired.
     Retired(UnitId),
 }
@@ -59,35 +49,36 @@ impl Decision {
             Self::SetAside(items, units, _) => {
                 Self::SetAside(*items, units.clone(), policy.set_aside(*items, units))
             }
-            Self::CalledUp(_) => Self::CalledUp(policy.call_up()),
-            Self::TryOut(now, _) => Self::TryOut(*now, policy.try_out(*now)),
-            Self::Waits(unit, now, _) => Self::Waits(*unit, *now, policy.waits(*unit, *now)),
+            Self::CalledUp(now, _) => Self::CalledUp(*now, policy.call_up(*now)),
             told => {
                 match told {
                     Self::Handed(package, now) => policy.handed(package, *now),
                     Self::Ended(computed) => policy.ended(computed),
                     Self::Computed(computed) => policy.computed(computed),
                     Self::GivenBack(package) => policy.given_back(package),
-                    Self::Tried(unit, computed) => policy.tried(*unit, computed.as_ref()),
                     Self::Retired(unit) => policy.retire(*unit),
-                    Self::Next(..) | Self::SetAside(..) | Self::CalledUp(_) => unreachable!("answered above"),
-                    Self::TryOut(..) | Self::Waits(..) => unreachable!("answered above"),
+                    Self::Next(..) | Self::SetAside(..) | Self::CalledUp(..) => {
+                        unreachable!("answered above")
+                    }
                 }
                 told.clone()
             }
         }
     }
 
+    /// The package that the decision is about.
+    pub(super) const fn package(&self) -> Option<&Package> {
+        match self {
+            Self::Handed(package, _) | Self::GivenBack(package) => Some(package),
+            _ => None,
+        }
+    }
+
     /// The units that the decision names.
     pub(super) fn units(&self) -> impl Iterator<Item = UnitId> {
         let (one, more) = match self {
-            Self::Next(unit, ..)
-            | Self::Retired(unit)
-            | Self::Tried(unit, _)
-            | Self::Waits(unit, ..)
-            | Self::TryOut(_, TryOut::Now { unit, .. }) => (Some(*unit), [].as_slice()),
-            Self::TryOut(..) => (None, [].as_slice()),
-            Self::SetAside(_, units, _) | Self::CalledUp(units) => (None, units.as_slice()),
+            Self::Next(unit, ..) | Self::Retired(unit) => (Some(*unit), [].as_slice()),
+            Self::SetAside(_, units, _) | Self::CalledUp(_, units) => (None, units.as_slice()),
             Self::Handed(package, _) | Self::GivenBack(package) => (Some(package.unit()), [].as_slice()),
             Self::Ended(computed) | Self::Computed(computed) => (Some(computed.unit), [].as_slice()),
         };
@@ -98,7 +89,7 @@ impl Decision {
 /// A policy that decides as another one does, and writes down what it is asked and told.
 ///
 /// ```
-/// use dml_scheduler::policy::{Decision, Dynamic, Recorded, replay};
+/// use dml_scheduler::policy::{Dynamic, Recorded, replay};
 /// use dml_scheduler::{Assignment, Splitter, UnitId};
 ///
 /// let (policy, log) = Recorded::new(Box::new(Dynamic::new(2, 100, 1)?));
@@ -107,7 +98,7 @@ impl Decision {
 /// let text = log.to_string();
 /// assert!(text.starts_with("set_aside 100 u0 -> none\nnext u0 100 -> 50\nhanded 0 u0 0..50 at 0\n"));
 ///
-/// let decisions: Vec<Decision> = text.lines().map(|line| line.parse().unwrap()).collect();
+/// let decisions = log.decisions();
 /// replay(&mut Dynamic::new(2, 100, 1)?, &decisions)?;
 /// let different = replay(&mut Dynamic::new(4, 100, 1)?, &decisions).unwrap_err();
 /// assert_eq!(different.to_string(), "decision 2 differs: recorded next u0 100 -> 50, now next u0 100 -> 25");
@@ -183,28 +174,10 @@ impl Policy for Recorded {
         self.note(Decision::GivenBack(package.clone()));
     }
 
-    fn call_up(&mut self) -> Vec<UnitId> {
-        let called = self.policy.call_up();
-        self.note(Decision::CalledUp(called.clone()));
+    fn call_up(&mut self, now: Duration) -> Vec<UnitId> {
+        let called = self.policy.call_up(now);
+        self.note(Decision::CalledUp(now, called.clone()));
         called
-    }
-
-    fn try_out(&mut self, now: Duration) -> TryOut {
-        let answer = self.policy.try_out(now);
-        self.note(Decision::TryOut(now, answer));
-        answer
-    }
-
-    fn waits(&mut self, unit: UnitId, now: Duration) -> Duration {
-        let answer = self.policy.waits(unit, now);
-        self.note(Decision::Waits(unit, now, answer));
-        answer
-    }
-
-    fn tried(&mut self, unit: UnitId, computed: Option<&Computed>) {
-        self.policy.tried(unit, computed);
-        let told = computed.map(|computed| Computed { done: computed.ended, ..computed.clone() });
-        self.note(Decision::Tried(unit, told));
     }
 
     fn retire(&mut self, unit: UnitId) {
@@ -276,120 +249,16 @@ impl fmt::Display for Decision {
                 f.write_str("given_back ")?;
                 package(f, back)
             }
-            Self::CalledUp(called) if called.is_empty() => f.write_str("call_up -> none"),
-            Self::CalledUp(called) => {
-                f.write_str("call_up ->")?;
+            Self::CalledUp(now, called) if called.is_empty() => {
+                write!(f, "call_up at {} -> none", now.as_nanos())
+            }
+            Self::CalledUp(now, called) => {
+                write!(f, "call_up at {} ->", now.as_nanos())?;
                 called.iter().try_for_each(|unit| write!(f, " {unit}"))
-            }
-            Self::TryOut(now, answer) => {
-                write!(f, "try_out at {} -> ", now.as_nanos())?;
-                match answer {
-                    TryOut::No => f.write_str("none"),
-                    TryOut::Later => f.write_str("later"),
-                    TryOut::Now { unit, items } => write!(f, "{unit} {items}"),
-                }
-            }
-            Self::Waits(unit, now, answer) => {
-                write!(f, "waits {unit} at {} -> {}", now.as_nanos(), answer.as_nanos())
-            }
-            Self::Tried(unit, None) => write!(f, "tried {unit} failed"),
-            Self::Tried(unit, Some(Computed { unit: _, items, handed, begun, ended, done: _ })) => {
-                write!(f, "tried {unit} {items} at")?;
-                [handed, begun, ended].iter().try_for_each(|time| write!(f, " {}", time.as_nanos()))
             }
             Self::Retired(unit) => write!(f, "retire {unit}"),
         }
     }
-}
-
-/// A line is no decision.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("bad decision: {line:?} is not a line of a recorded policy")]
-pub struct ParseDecisionError {
-    /// The line.
-    pub line: String,
-}
-
-impl FromStr for Decision {
-    type Err = ParseDecisionError;
-
-    fn from_str(line: &str) -> Result<Self, Self::Err> {
-        let words: Vec<&str> = line.split(' ').collect();
-        parse(&words).ok_or_else(|| ParseDecisionError { line: line.to_owned() })
-    }
-}
-
-fn parse(words: &[&str]) -> Option<Decision> {
-    Some(match words {
-        ["next", who, remaining, "->", "none"] => Decision::Next(unit(who)?, remaining.parse().ok()?, None),
-        ["next", who, remaining, "->", length] => {
-            Decision::Next(unit(who)?, remaining.parse().ok()?, Some(length.parse().ok()?))
-        }
-        ["set_aside", items, rest @ ..] => {
-            let arrow = rest.iter().position(|word| *word == "->")?;
-            let units = rest[..arrow].iter().map(|word| unit(word)).collect::<Option<_>>()?;
-            let shares = match &rest[arrow + 1..] {
-                ["none"] => None,
-                shares => Some(shares.iter().map(|share| share.parse().ok()).collect::<Option<_>>()?),
-            };
-            Decision::SetAside(items.parse().ok()?, units, shares)
-        }
-        ["handed", index, who, range, "at", now] => {
-            Decision::Handed(package(index, who, range)?, nanos(now)?)
-        }
-        [what @ ("ended" | "computed"), who, items, "at", times @ ..] => {
-            let times = times.iter().map(|time| nanos(time)).collect::<Option<Vec<_>>>()?;
-            let (unit, items) = (unit(who)?, items.parse().ok()?);
-            match (*what, &times[..]) {
-                ("ended", &[handed, begun, ended]) => {
-                    Decision::Ended(Computed { unit, items, handed, begun, ended, done: ended })
-                }
-                ("computed", &[handed, begun, ended, done]) => {
-                    Decision::Computed(Computed { unit, items, handed, begun, ended, done })
-                }
-                _ => return None,
-            }
-        }
-        ["given_back", index, who, range] => Decision::GivenBack(package(index, who, range)?),
-        ["call_up", "->", "none"] => Decision::CalledUp(Vec::new()),
-        ["call_up", "->", called @ ..] if !called.is_empty() => {
-            Decision::CalledUp(called.iter().map(|word| unit(word)).collect::<Option<_>>()?)
-        }
-        ["try_out", "at", now, "->", answer @ ..] => {
-            let answer = match answer {
-                ["none"] => TryOut::No,
-                ["later"] => TryOut::Later,
-                [who, items] => TryOut::Now { unit: unit(who)?, items: items.parse().ok()? },
-                _ => return None,
-            };
-            Decision::TryOut(nanos(now)?, answer)
-        }
-        ["waits", who, "at", now, "->", answer] => Decision::Waits(unit(who)?, nanos(now)?, nanos(answer)?),
-        ["tried", who, "failed"] => Decision::Tried(unit(who)?, None),
-        ["tried", who, items, "at", handed, begun, ended] => {
-            let (unit, items) = (unit(who)?, items.parse().ok()?);
-            let [handed, begun, ended] = [nanos(handed)?, nanos(begun)?, nanos(ended)?];
-            Decision::Tried(unit, Some(Computed { unit, items, handed, begun, ended, done: ended }))
-        }
-        ["retire", who] => Decision::Retired(unit(who)?),
-        _ => return None,
-    })
-}
-
-pub(super) fn unit(word: &str) -> Option<UnitId> {
-    word.strip_prefix('u')?.parse().ok().map(UnitId)
-}
-
-fn package(index: &str, who: &str, range: &str) -> Option<Package> {
-    let (start, end) = range.split_once("..")?;
-    let (start, end): (u64, u64) = (start.parse().ok()?, end.parse().ok()?);
-    (start < end).then_some(Package::new(start..end, unit(who)?, index.parse().ok()?))
-}
-
-fn nanos(word: &str) -> Option<Duration> {
-    let nanos: u128 = word.parse().ok()?;
-    let second = 1_000_000_000;
-    Some(Duration::new(u64::try_from(nanos / second).ok()?, (nanos % second) as u32))
 }
 
 #[cfg(test)]
@@ -424,7 +293,7 @@ mod tests {
                 }
                 Assignment::Wait | Assignment::NoMore => {}
             }
-            splitter.called_up();
+            splitter.called_up(Duration::ZERO);
             if turn == 12 {
                 splitter.retire(UnitId(1));
             }
@@ -445,9 +314,7 @@ mod tests {
         {
             assert!(text.lines().any(|line| line.starts_with(kind)), "no {kind}in\n{text}");
         }
-        let decisions: Vec<Decision> = text.lines().map(|line| line.parse().unwrap()).collect();
-        assert_eq!(decisions, log.decisions());
-        replay(&mut calibrated(), &decisions).unwrap();
+        replay(&mut calibrated(), &log.decisions()).unwrap();
     }
 
     #[test]
@@ -465,35 +332,6 @@ mod tests {
         assert!(replay(&mut calibrated(), &decisions).is_err());
         let mut other = HGuided::new(&[1.0, 1.0, 1.0], 2.0, 16).unwrap();
         assert_eq!(replay(&mut other, &run(Box::new(calibrated())).decisions()).unwrap_err().number, 2);
-    }
-
-    #[test]
-    fn a_line_that_is_no_decision_is_shown() {
-        for line in [
-            "",
-            "next",
-            "next 0 1 -> 2",
-            "next u0 1 -> -2",
-            "handed 0 u0 5..5 at 0",
-            "computed u0 1 at 1 2 3",
-            "ended u0 1 at 1 2 3 4",
-            "ended u0 1 at 1 2",
-            "retire u",
-            "call_up ->",
-            "call_up -> 1",
-            "try_out at 5 -> 5",
-            "try_out -> none",
-            "try_out at 5 -> u1 -2",
-            "tried u1 5 at 1 2",
-            "tried u1 well",
-            "waits u1 at 5 -> perhaps",
-        ] {
-            let error = line.parse::<Decision>().unwrap_err();
-            assert_eq!(
-                error.to_string(),
-                format!("bad decision: {line:?} is not a line of a recorded policy")
-            );
-        }
     }
 
     fn decision() -> impl Strategy<Value = Decision> {
@@ -516,31 +354,17 @@ mod tests {
                 Decision::Ended(Computed::new(&package, handed, begun, ended, ended))
             }),
             package().prop_map(Decision::GivenBack),
-            prop::collection::vec(unit(), 0..4).prop_map(Decision::CalledUp),
-            (any::<Duration>(), any::<Option<bool>>(), unit(), any::<u64>()).prop_map(
-                |(now, answer, unit, items)| {
-                    let answer = answer.map_or(TryOut::No, |now| match now {
-                        true => TryOut::Now { unit, items },
-                        false => TryOut::Later,
-                    });
-                    Decision::TryOut(now, answer)
-                }
-            ),
-            (unit(), any::<Duration>(), any::<Duration>())
-                .prop_map(|(unit, now, answer)| Decision::Waits(unit, now, answer)),
-            (package(), any::<Option<[Duration; 3]>>()).prop_map(|(package, times)| {
-                let computed =
-                    times.map(|[handed, begun, ended]| Computed::new(&package, handed, begun, ended, ended));
-                Decision::Tried(package.unit(), computed)
-            }),
+            (any::<Duration>(), prop::collection::vec(unit(), 0..4))
+                .prop_map(|(now, called)| Decision::CalledUp(now, called)),
             unit().prop_map(Decision::Retired),
         ]
     }
 
     proptest! {
         #[test]
-        fn what_is_printed_parses_to_the_same(decision in decision()) {
-            prop_assert_eq!(decision.to_string().parse(), Ok(decision));
+        fn what_is_written_reads_as_the_same(decision in decision()) {
+            let text = serde_json::to_string(&decision).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Decision>(&text).unwrap(), decision);
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::dynamic::checked_packages;
 use super::hguided::checked_divisor;
 use super::{Calibrated, Dynamic, HGuided, Policy, PolicyError, Prior, Splitter, Static};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
@@ -31,7 +32,7 @@ use thiserror::Error;
 ///      expected calibrated, static, dynamic:N, hguided, hguided:K or hguided:K:MIN",
 /// );
 /// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum PolicySpec {
     /// Packages that shrink with the work left, by rates that are learned during the run. The powers are where it starts.

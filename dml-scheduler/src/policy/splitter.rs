@@ -12,7 +12,7 @@
 //!
 //! The splitter upholds P-1 to P-4 of the [module above](super).
 
-use super::{Computed, Policy, PolicyError, TryOut, checked_local_size};
+use super::{Computed, Policy, PolicyError, checked_local_size};
 use crate::{Package, UnitId};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -49,10 +49,6 @@ pub struct NotCompleted {
     /// The package that is not completed.
     pub package: Package,
 }
-
-/// Nobody knows yet whether a unit is to be tried out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NotYet;
 
 /// Hands out every item of the work exactly once, in the lengths that a policy proposes. Items whose results were lost
 /// ([`reopen`](Splitter::reopen)) are handed out once more.
@@ -99,8 +95,6 @@ pub struct Splitter {
     handed_out: u64,
     /// The latest time that a call brought along, from the start of the run.
     latest: Duration,
-    /// Whether a unit is being tried out.
-    is_trying: bool,
 }
 
 /// What the splitter knows of one unit.
@@ -110,8 +104,6 @@ struct Unit {
     standing: Standing,
     /// The packages that it has completed, and their items.
     completed: (u64, u64),
-    /// Until when it waits for the end of a trial.
-    waits_until: Duration,
     /// Whether the policy takes it for retired.
     is_spare: bool,
 }
@@ -153,10 +145,34 @@ impl Splitter {
             completed_items: 0,
             handed_out: 0,
             latest: Duration::ZERO,
-            is_trying: false,
         };
         splitter.share_out(0..work, Origin::Fresh);
         Ok(splitter)
+    }
+
+    /// Says which items have their data in the memory of a unit alone. It is handed these first. Another unit gets some of them only when nothing else
+    /// is left for it, from the far end, and leaves the last package to the unit that has the data. Work that the policy sets aside is
+    /// not affected. To be called before the first package.
+    ///
+    /// # Shape and units
+    /// The ranges ascend and do not overlap. Ends between work-groups are rounded up.
+    pub(crate) fn place(&mut self, homes: &[(Range<u64>, UnitId)]) {
+        let mut pieces = VecDeque::new();
+        for mut piece in std::mem::take(&mut self.common.fresh) {
+            for (range, unit) in homes {
+                let end = |at: u64| at.div_ceil(self.local_size).saturating_mul(self.local_size);
+                let (start, end) =
+                    (end(range.start).max(piece.range.start), end(range.end).min(piece.range.end));
+                if start < end {
+                    pieces.push_back(Piece { range: piece.range.start..start, home: None });
+                    pieces.push_back(Piece { range: start..end, home: Some(*unit) });
+                    piece.range.start = end;
+                }
+            }
+            pieces.push_back(piece);
+        }
+        pieces.retain(|piece| !piece.range.is_empty());
+        self.common.fresh = pieces;
     }
 
     /// Hands the unit its next package, if it gets one, at the latest time that any call brought along.
@@ -173,13 +189,13 @@ impl Splitter {
         if self.is_finished() || !self.is_active(unit) {
             return Assignment::NoMore;
         }
-        if self.is_benched(unit) || self.waits(unit) {
+        if self.is_benched(unit) {
             return Assignment::Wait;
         }
         let available = self.units[unit.0].set_aside.items() + self.common.items();
         let is_asked = available > 0 && !self.units[unit.0].is_spare;
         let length = if is_asked { self.policy.next(unit, available) } else { None };
-        match length.and_then(|length| self.cut(unit, length)) {
+        match length.and_then(|length| self.cut(unit, length, Forced::No)) {
             Some(package) => Assignment::Package(package),
             None => self.turn_away(unit),
         }
@@ -248,16 +264,6 @@ impl Splitter {
         Ok(())
     }
 
-    /// Takes a package from its unit and hands its items to another one, which has computed them.
-    ///
-    /// # Errors
-    /// [`NotInFlight`] when no unit has this package; nothing changes.
-    pub(crate) fn hand_over(&mut self, package: &Package, to: UnitId) -> Result<Package, NotInFlight> {
-        let package = self.take_in_flight(package)?;
-        self.policy.given_back(&package);
-        Ok(self.hand(package.range(), to))
-    }
-
     /// Takes back a completed package whose results were lost. Its items no longer count as computed, and are handed
     /// out again like those of a failed package.
     ///
@@ -298,6 +304,9 @@ impl Splitter {
         if !std::mem::replace(&mut self.units[unit.0].is_spare, true) {
             self.policy.retire(unit);
         }
+        for piece in self.common.fresh.iter_mut().filter(|piece| piece.home == Some(unit)) {
+            piece.home = None;
+        }
         for piece in self.take_work_of(unit) {
             self.share_out(piece, Origin::Returned);
         }
@@ -311,9 +320,14 @@ impl Splitter {
         }
     }
 
-    /// Lets those units take part that were left out and that the policy has called up, and returns them.
-    pub(crate) fn called_up(&mut self) -> Vec<UnitId> {
-        let mut called = self.policy.call_up();
+    /// Lets those units take part that were left out and that the policy has [called up](Policy::call_up), and returns them. They are to ask
+    /// for work from now on.
+    ///
+    /// # Shape and units
+    /// `now` is a time from the start of the run. A time before that of an earlier call counts as the earlier call's.
+    pub fn called_up(&mut self, now: Duration) -> Vec<UnitId> {
+        self.latest = self.latest.max(now);
+        let mut called = self.policy.call_up(self.latest);
         called.retain(|unit| self.is_benched(*unit));
         called.iter().for_each(|unit| self.units[unit.0].standing = Standing::Willing);
         called
@@ -326,92 +340,6 @@ impl Splitter {
             (0..self.units.len()).map(UnitId).filter(|unit| self.is_benched(*unit)).collect();
         benched.iter().for_each(|unit| self.units[unit.0].standing = Standing::Willing);
         !benched.is_empty()
-    }
-
-    /// Asks the policy whether a unit is to be tried out, and returns it with the items to try it on: whole work-groups at the end of the
-    /// work, which nobody has computed. There have to be some that nobody has, or one unit has all of the work as its first package. None is where there are no
-    /// such items, or the unit is retired.
-    pub(crate) fn try_out(&mut self, now: Duration) -> Option<Result<(UnitId, Range<u64>), NotYet>> {
-        self.latest = self.latest.max(now);
-        match self.policy.try_out(self.latest) {
-            TryOut::No => None,
-            TryOut::Later => Some(Err(NotYet)),
-            TryOut::Now { unit, items } => {
-                let all = self.in_flight.values().next().map(Package::range);
-                let all = all.filter(|range| range.end - range.start == self.work);
-                let last = self.common.fresh.back().filter(|piece| piece.end == self.work);
-                let mut piece = last.cloned().or(all).filter(|_| self.is_active(unit)).unwrap_or_default();
-                // What somebody computes may take longer than all the rest.
-                while let Some(before) = self.ends_at(piece.start) {
-                    piece.start = before.start;
-                }
-                let first = self.work.saturating_sub(items.max(1));
-                let start = piece.start.max(first - first % self.local_size);
-                if start < piece.end {
-                    self.is_trying = true;
-                    return Some(Ok((unit, start..piece.end)));
-                }
-                self.policy.tried(unit, None);
-                None
-            }
-        }
-    }
-
-    /// Returns whether a unit waits for the end of a trial. Until the time that the policy says, it is not asked again.
-    fn waits(&mut self, unit: UnitId) -> bool {
-        if !self.is_trying {
-            return false;
-        }
-        if self.units[unit.0].waits_until <= self.latest {
-            self.units[unit.0].waits_until = self.policy.waits(unit, self.latest);
-        }
-        self.units[unit.0].waits_until > self.latest
-    }
-
-    /// Ends a trial of a unit on some items, which took those times; none if it failed. Returns a package of those items that nobody
-    /// was handed meanwhile. It is in flight, and the unit's.
-    pub(crate) fn tried(
-        &mut self,
-        unit: UnitId,
-        items: Range<u64>,
-        times: Option<[Duration; 3]>,
-    ) -> Option<Package> {
-        self.is_trying = false;
-        let trial = Package::new(items.clone(), unit, 0);
-        let computed = times.map(|[handed, begun, ended]| Computed::new(&trial, handed, begun, ended, ended));
-        self.latest = self.latest.max(times.map_or(Duration::ZERO, |[.., ended]| ended));
-        self.let_all_ask_again();
-        self.policy.tried(unit, computed.as_ref());
-        computed.and_then(|_| self.claim(unit, items))
-    }
-
-    /// Returns a package of the last items of a trial under way that are computed, as far as nobody was handed them. It is in flight, and the unit's.
-    pub(crate) fn claim(&mut self, unit: UnitId, items: Range<u64>) -> Option<Package> {
-        if !self.is_active(unit) {
-            return None;
-        }
-        // It ends where the trial does, or where what was claimed of it begins.
-        let is_tried = |piece: &&mut Range<u64>| piece.end <= items.end && piece.end > items.start;
-        let piece = self.common.fresh.back_mut().filter(is_tried)?;
-        let start = piece.start.max(items.start);
-        let range = start..std::mem::replace(&mut piece.end, start);
-        if piece.is_empty() {
-            self.common.fresh.pop_back();
-        }
-        Some(self.hand(range, unit))
-    }
-
-    /// Returns whole work-groups, of so many items if there are, that end where `start` is and that nobody was handed; or else those of a package under way.
-    pub(crate) fn in_front_of(&self, start: u64, length: u64) -> Option<Range<u64>> {
-        let is_there = |piece: &&Range<u64>| piece.start < start && start <= piece.end;
-        let Some(piece) = self.common.fresh.back().filter(is_there) else { return self.ends_at(start) };
-        let first = start.saturating_sub(length);
-        Some(piece.start.max(first - first % self.local_size)..start)
-    }
-
-    /// The items of the package under way that ends there.
-    fn ends_at(&self, end: u64) -> Option<Range<u64>> {
-        self.in_flight.values().map(Package::range).find(|range| range.end == end && range.start < end)
     }
 
     /// Returns whether the unit is left out.
@@ -485,15 +413,15 @@ impl Splitter {
     }
 
     /// Cuts a package of about this length off the first piece of work that the unit may have (P-2, P-4).
-    fn cut(&mut self, unit: UnitId, length: u64) -> Option<Package> {
+    fn cut(&mut self, unit: UnitId, length: u64, forced: Forced) -> Option<Package> {
         // Saturation is harmless: the cut ends with the piece anyway.
         let length = length.max(1).div_ceil(self.local_size).saturating_mul(self.local_size);
         let Unit { set_aside, standing, .. } = &mut self.units[unit.0];
         let range = set_aside
             .cut_returned(length)
             .or_else(|| self.common.cut_returned(length))
-            .or_else(|| set_aside.cut_fresh(length))
-            .or_else(|| self.common.cut_fresh(length))?;
+            .or_else(|| set_aside.cut_fresh(unit, length, self.local_size, forced))
+            .or_else(|| self.common.cut_fresh(unit, length, self.local_size, forced))?;
         *standing = Standing::Willing;
         Some(self.hand(range, unit))
     }
@@ -519,7 +447,7 @@ impl Splitter {
             let set_aside = std::mem::take(&mut owner.set_aside);
             self.common.absorb(set_aside);
         }
-        match self.cut(unit, u64::MAX) {
+        match self.cut(unit, u64::MAX, Forced::Yes) {
             Some(package) => Assignment::Package(package),
             None => unreachable!("P-1: unfinished work that is not in flight is unassigned"),
         }
@@ -593,29 +521,74 @@ enum Origin {
 #[derive(Debug, Default)]
 struct Pool {
     returned: VecDeque<Range<u64>>,
-    fresh: VecDeque<Range<u64>>,
+    fresh: VecDeque<Piece>,
+}
+
+/// Whether a unit gets work that no other one takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Forced {
+    No,
+    Yes,
+}
+
+/// A piece of work that was never handed out.
+#[derive(Debug)]
+struct Piece {
+    range: Range<u64>,
+    /// The unit that has its data, if that is one alone.
+    home: Option<UnitId>,
 }
 
 impl Pool {
     fn items(&self) -> u64 {
-        self.returned.iter().chain(&self.fresh).map(|piece| piece.end - piece.start).sum()
+        let fresh = self.fresh.iter().map(|piece| &piece.range);
+        self.returned.iter().chain(fresh).map(|piece| piece.end - piece.start).sum()
     }
 
     fn put(&mut self, piece: Range<u64>, origin: Origin) {
         if !piece.is_empty() {
             match origin {
-                Origin::Fresh => self.fresh.push_back(piece),
+                Origin::Fresh => self.fresh.push_back(Piece { range: piece, home: None }),
                 Origin::Returned => self.returned.push_back(piece),
             }
         }
     }
 
     fn cut_returned(&mut self, length: u64) -> Option<Range<u64>> {
-        cut_first(&mut self.returned, length)
+        let first = self.returned.front_mut()?;
+        let cut = cut_front(first, length);
+        if first.is_empty() {
+            self.returned.pop_front();
+        }
+        cut
     }
 
-    fn cut_fresh(&mut self, length: u64) -> Option<Range<u64>> {
-        cut_first(&mut self.fresh, length)
+    /// Cuts at most `length` items: of what is at home in the unit, or else nowhere, or else the end of what is elsewhere.
+    fn cut_fresh(
+        &mut self,
+        unit: UnitId,
+        length: u64,
+        local_size: u64,
+        forced: Forced,
+    ) -> Option<Range<u64>> {
+        let first_of = |home| self.fresh.iter().position(|piece| piece.home == home);
+        let place = first_of(Some(unit)).or_else(|| first_of(None));
+        let (place, cut) = match place {
+            Some(place) => (place, cut_front(&mut self.fresh[place].range, length)),
+            None => {
+                let items = |piece: &Piece| piece.range.end - piece.range.start;
+                let (place, largest) =
+                    self.fresh.iter_mut().enumerate().max_by_key(|(_, piece)| items(piece))?;
+                if forced == Forced::No && items(largest) <= length {
+                    return None;
+                }
+                (place, cut_back(&mut largest.range, length, local_size))
+            }
+        };
+        if self.fresh[place].range.is_empty() {
+            self.fresh.remove(place);
+        }
+        cut
     }
 
     fn absorb(&mut self, other: Self) {
@@ -624,18 +597,8 @@ impl Pool {
     }
 
     fn into_pieces(self) -> Vec<Range<u64>> {
-        self.returned.into_iter().chain(self.fresh).collect()
+        self.returned.into_iter().chain(self.fresh.into_iter().map(|piece| piece.range)).collect()
     }
-}
-
-/// Cuts at most `length` items off the first piece, and removes the piece when it is empty.
-fn cut_first(pieces: &mut VecDeque<Range<u64>>, length: u64) -> Option<Range<u64>> {
-    let first = pieces.front_mut()?;
-    let cut = cut_front(first, length);
-    if first.is_empty() {
-        pieces.pop_front();
-    }
-    cut
 }
 
 /// Cuts at most `length` items off the front of a piece.
@@ -643,6 +606,14 @@ fn cut_front(piece: &mut Range<u64>, length: u64) -> Option<Range<u64>> {
     let start = piece.start;
     piece.start = start.saturating_add(length).min(piece.end);
     (piece.start > start).then_some(start..piece.start)
+}
+
+/// Cuts at most `length` items off the end of a piece. What is left is of whole work-groups.
+fn cut_back(piece: &mut Range<u64>, length: u64, local_size: u64) -> Option<Range<u64>> {
+    let items = piece.end - piece.start;
+    let kept = items.saturating_sub(length).div_ceil(local_size) * local_size;
+    let end = std::mem::replace(&mut piece.end, piece.start + kept);
+    (items > 0).then_some(piece.end..end)
 }
 
 /// Returns the same items in ascending order and in the fewest pieces.

@@ -5,8 +5,7 @@
 //!                  │                 └── cancel · canceller · drop ──▶ no further package, those launched end
 //!                  └─▶ the run's own thread: director, units ──▶ everything of the run dropped ──▶ end told
 //! ```
-//! 1. The end is told when nothing of the run is left: no unit, no hook, no copy of the kernel. Only a launcher that still launches a trial after a
-//!    millisecond has its copy, until it returns.
+//! 1. The end is told when nothing of the run is left: no unit, no hook, no copy of the kernel.
 //! 2. Whoever waits is woken by the run's own thread, without a lock. A waker that panics disturbs nobody.
 //! 3. A fork of the process has the handle, and not the run. It takes no lock of it, and hears that it is a fork.
 

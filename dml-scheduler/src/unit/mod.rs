@@ -27,20 +27,15 @@ pub(crate) use desk::Desk;
 pub(crate) use pipeline::{DEPTH, PUBLISHED_DEPTH};
 
 use crate::commander::Commander;
-use crate::guard::{Quiet, guarded, quietly};
+use crate::guard::{Quiet, guarded};
 use crate::hooks::Hooks;
 use crate::kernel::{Kernel, KernelError, NotStarted};
 use crate::package::{Package, UnitId};
 use crate::policy::Computed;
 use crate::report::{PackageRecord, UnitFailure};
 use crate::running::Interrupted;
-use crate::trial::{Results, TrialEnd, Tried, copies, read_into};
 use dml_core::spans::Span;
-use dml_core::sync::Arc;
-use dml_core::{
-    AcquireError, DeviceId, DeviceSet, Grants, InFlight, Operation, Platform, RawBuffer, Withdrawal,
-    Withdrawn, span,
-};
+use dml_core::{AcquireError, DeviceId, DeviceSet, Grants, InFlight, Operation, Platform, RawBuffer, span};
 use std::cell::Cell;
 use std::error::Error;
 use std::ops::Range;
@@ -83,9 +78,6 @@ pub(crate) trait Start: Sync {
 
     /// Lets another thread collect what a unit has computed. Returns whether there is one.
     fn collect(&self, unit: UnitId) -> bool;
-
-    /// Records a package of a unit whose thread may not have begun.
-    fn record(&self, unit: UnitId, record: PackageRecord);
 }
 
 /// A package that was launched.
@@ -94,15 +86,13 @@ enum Launched {
     Done(Grants),
     /// The device computes it, or will.
     Running(InFlight),
-    /// It was left, because it was withdrawn.
-    Left(Grants),
 }
 
 impl Launched {
     /// Whether it is known that the device has computed it, so that waiting takes no time.
     fn has_ended(&self) -> bool {
         match self {
-            Self::Done(_) | Self::Left(_) => true,
+            Self::Done(_) => true,
             Self::Running(flight) => flight.has_ended(),
         }
     }
@@ -192,19 +182,14 @@ impl Unit<'_> {
     }
 
     /// Starts the kernel on what was acquired for it.
-    fn launch(
-        &self,
-        package: &Package,
-        grants: Grants,
-        withdrawal: Option<&Withdrawal>,
-    ) -> Result<Launched, KernelError> {
+    fn launch(&self, package: &Package, grants: Grants) -> Result<Launched, KernelError> {
         caught(move || {
             let mut grants = grants;
             let variant =
                 self.kernel.variant_for(self.device).ok_or("no variant of the kernel for this device")?;
             let own: Vec<_> = grants.ids().collect();
             self.platform.counters().count(Operation::Kernel);
-            let launched = variant.launch(package, &mut grants, withdrawal);
+            let launched = variant.launch(package, &mut grants);
             if !grants.ids().eq(own) {
                 // These roll back, after the work has ended. The package's own grants end where the variant has put them.
                 drop(launched);
@@ -215,57 +200,12 @@ impl Unit<'_> {
                 Ok(fence) if fence.is_done() => Ok(Launched::Done(grants)),
                 // This thread goes on to other packages. Until it waits for this one, nobody counts as the holder.
                 Ok(fence) => Ok(Launched::Running(grants.hand_over().in_flight(fence))),
-                Err(error) if withdrawal.is_some_and(Withdrawal::is_withdrawn) && is_left(&*error) => {
-                    quietly(error);
-                    Ok(Launched::Left(grants))
-                }
                 Err(error) => {
                     self.end_failed_launch(grants, &*error);
                     Err(error)
                 }
             }
         })
-    }
-
-    /// Says how the launch of a package is withdrawn, if it can be: if the trial's results can be copied to what it was granted.
-    fn withdrawal(&self, package: &Package, grants: &mut Grants) -> Result<Option<Withdrawal>, KernelError> {
-        if self.platform.host() != Some(self.device) {
-            return Ok(None);
-        }
-        let Some(withdrawal) = self.commander.withdrawal(package) else { return Ok(None) };
-        for (buffer, bytes) in self.kernel.results(package)? {
-            if grants.slice::<u8>(&buffer.range(bytes)).is_err() {
-                return Ok(None);
-            }
-        }
-        Ok(Some(withdrawal))
-    }
-
-    /// Copies the results of a trial to what the launch of a package was granted that was left.
-    fn copy_overtaken(&self, journey: &Journey, claimed: Package, results: Arc<Results>, mut grants: Grants) {
-        let copied = caught(|| {
-            let copies = copies(self.kernel, &results.own, &journey.package)?;
-            read_into(self.platform, results.device, &copies, &mut grants)
-        });
-        let committed = match copied {
-            Ok(()) if self.commander.is_in_flight(&claimed) => caught(|| Ok(grants.release()?)),
-            copied => {
-                self.end_failed_launch(grants, &Withdrawn);
-                // Or its unit has retired, and somebody else computes it.
-                copied.and_then(|()| Err(Interrupted.into()))
-            }
-        };
-        let computed = self.now();
-        let brought = committed.and_then(|()| self.collect(&journey.package));
-        let is_computed = brought.is_ok();
-        if let Err(error) = brought {
-            self.platform.notice_losses();
-            quietly(error);
-        }
-        let (device, tried) = (results.device, results.tried(claimed, is_computed, computed, self.now()));
-        // The trial's thread is to free them: that may wait for the device.
-        drop(results);
-        self.commander.bring_home(device, tried);
     }
 
     /// Ends the grants of a launch that failed.
@@ -287,10 +227,6 @@ impl Unit<'_> {
             let grants = match launched {
                 Launched::Done(grants) => grants,
                 Launched::Running(flight) => flight.wait()?,
-                Launched::Left(grants) => {
-                    drop(grants);
-                    return Err(Withdrawn.into());
-                }
             };
             Ok(grants.release()?)
         })
@@ -305,27 +241,6 @@ impl Unit<'_> {
     fn collect(&self, package: &Package) -> Result<(), KernelError> {
         let Some(device) = self.collects_on() else { return Ok(()) };
         caught(|| bring(self.platform, self.commander, device, self.kernel.results(package)?))
-    }
-
-    /// Takes the packages over that were computed in a trial of another unit, or gives them back.
-    pub(crate) fn take_over(&self, end: TrialEnd, starter: &dyn Start) {
-        let TrialEnd { device, packages } = end;
-        let mut called = Vec::new();
-        for Tried { package, is_computed, handed, begun, computed, end } in packages {
-            let times = is_computed.then(|| Computed::new(&package, handed, begun, computed, end));
-            // Whoever retired meanwhile has nothing that could be taken over.
-            let Some(units) = self.commander.take_over(&package, times) else { continue };
-            called.extend(units);
-            if is_computed {
-                self.hooks.package_done(&package, device);
-                let unit = package.unit();
-                let noticed_late = false;
-                let record =
-                    PackageRecord { package, device, start: handed, begun, computed, noticed_late, end };
-                starter.record(unit, record);
-            }
-        }
-        starter.start(&called);
     }
 
     /// Tells the commander of a computed package whose results still travel: what it shows decides what the device computes meanwhile.
@@ -409,7 +324,7 @@ impl Unit<'_> {
     fn alone(&self, journey: &mut Journey, is_computed: &Cell<bool>) -> Result<(), KernelError> {
         let grants = self.acquire(&journey.package, true)?;
         journey.begun = self.now();
-        Self::finish(self.launch(&journey.package, grants, None)?)?;
+        Self::finish(self.launch(&journey.package, grants)?)?;
         journey.computed = self.now();
         is_computed.set(true);
         self.collect(&journey.package)
@@ -485,10 +400,4 @@ pub(crate) fn bring<'a>(
 /// Runs code of the kernel, or of an arena, and turns a panic into an error.
 pub(crate) fn caught<R>(run: impl FnOnce() -> Result<R, KernelError>) -> Result<R, KernelError> {
     guarded(run).unwrap_or_else(|message| Err(format!("the kernel panicked: {message}").into()))
-}
-
-/// Whether a launch says that it was left because it was withdrawn, before it began or later.
-fn is_left(error: &(dyn Error + Send + Sync + 'static)) -> bool {
-    let not_started = error.downcast_ref::<NotStarted>().is_some_and(|error| error.cause().is::<Withdrawn>());
-    not_started || error.is::<Withdrawn>()
 }

@@ -12,15 +12,15 @@
 //! for ahead is only tried. Where it is not to be had now, the packages in flight end first.
 
 use super::desk::Desk;
-use super::{Journey, Launched, Start, Trouble, Unit, UnitRun, caught};
-use crate::commander::{GivenUp, Next};
+use super::{Journey, Launched, Start, Trouble, Unit, UnitRun};
+use crate::commander::Next;
 use crate::guard::Quiet;
-use crate::haul::are_results_there;
 use crate::kernel::KernelError;
 use crate::package::Package;
+use crate::plan::are_results_there;
 use dml_core::spans::Span;
 use dml_core::sync::Mutex;
-use dml_core::{AcquireError, Grants, Withdrawn};
+use dml_core::{AcquireError, Grants};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -92,12 +92,6 @@ impl Pipeline<'_> {
                 Next::Package(package) => self.begin(package),
                 Next::Later => self.finish_oldest(),
                 Next::CalledBack => {}
-                Next::Start(units) => self.starter.start(&units),
-                Next::Tried(end) => {
-                    // The application is told of it, on a thread that holds nothing.
-                    self.finish_all();
-                    self.unit.take_over(*end, self.starter);
-                }
                 Next::NoMore => {
                     self.finish_all();
                     self.troubles.extend(self.desk.drain(self.unit, self.starter));
@@ -152,10 +146,9 @@ impl Pipeline<'_> {
             span: Span::none(),
         };
         let launched = span.within(|| {
-            let mut grants = self.acquire(&journey.package)?;
+            let grants = self.acquire(&journey.package)?;
             journey.begun = self.unit.now();
-            let withdrawal = caught(|| self.unit.withdrawal(&journey.package, &mut grants))?;
-            self.unit.launch(&journey.package, grants, withdrawal.as_ref())
+            self.unit.launch(&journey.package, grants)
         });
         journey.span = span;
         match launched {
@@ -164,24 +157,8 @@ impl Pipeline<'_> {
                 self.finish_all();
                 self.finish(journey, Launched::Done(grants));
             }
-            Ok(Launched::Left(grants)) => self.leave(journey, grants),
             Ok(running) => self.flights.push_back((journey, running)),
             Err(error) => self.trouble(journey, error),
-        }
-    }
-
-    /// Gives up a package whose launch was left, because another device has its results.
-    fn leave(&mut self, journey: Journey, grants: Grants) {
-        let took = self.unit.now().saturating_sub(journey.begun);
-        match self.unit.commander.give_up(&journey.package, took) {
-            GivenUp::ToTrial(claimed, results) => {
-                self.unit.copy_overtaken(&journey, claimed, results, grants)
-            }
-            GivenUp::ToOthers => self.unit.end_failed_launch(grants, &Withdrawn),
-            GivenUp::Never => {
-                self.unit.end_failed_launch(grants, &Withdrawn);
-                self.trouble(journey, Withdrawn.into());
-            }
         }
     }
 
@@ -243,14 +220,6 @@ impl Pipeline<'_> {
         if self.flights.is_empty() && self.prepared.is_none() {
             match self.unit.commander.next_now(self.unit.id, self.unit.begun) {
                 Next::Package(package) => self.prepared = Some(package),
-                Next::Tried(end) => {
-                    self.unit.take_over(*end, self.starter);
-                    return self.collect(journey);
-                }
-                Next::Start(units) => {
-                    self.starter.start(&units);
-                    return self.collect(journey);
-                }
                 _ => return self.collect(journey),
             }
         }

@@ -83,6 +83,15 @@ impl<'a> Scenario<'a> {
     /// When the splitter lets all units wait with nothing in flight: that run would hang.
     #[must_use]
     pub fn run(&self, splitter: Splitter) -> Outcome {
+        self.run_with(splitter, |_| {})
+    }
+
+    /// Runs the work as [`run`](Self::run) does, and tells `learn` of what happened.
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    #[must_use]
+    pub fn run_with(&self, splitter: Splitter, learn: impl FnOnce(&Happened)) -> Outcome {
         let mut run = Run {
             scenario: self,
             units: vec![Unit::default(); self.devices.len()],
@@ -90,8 +99,10 @@ impl<'a> Scenario<'a> {
             random: Random::new(self.seed),
             order: 0,
             splitter,
+            happened: Happened::default(),
         };
         run.run();
+        learn(&run.happened);
         let powers: f64 = self.devices.iter().map(|device| device.power).sum();
         let ends: Vec<f64> = run.units.iter().map(|unit| unit.end.as_secs_f64()).collect();
         Outcome {
@@ -104,6 +115,19 @@ impl<'a> Scenario<'a> {
     }
 }
 
+/// The packages of a run that were computed, and the units that were called up.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Happened {
+    /// Each package, and when it was.
+    pub packages: Vec<(Package, Computed)>,
+    /// Each unit that did not begin with the run, and when it did.
+    pub called_up: Vec<(UnitId, Duration)>,
+}
+
+/// When a helper that stands by asks the policy whom it calls up, in microseconds.
+const LOOKS: [u64; 6] = [50, 100, 150, 200, 250, 300];
+
 struct Run<'a> {
     scenario: &'a Scenario<'a>,
     units: Vec<Unit>,
@@ -112,6 +136,7 @@ struct Run<'a> {
     random: Random,
     order: u64,
     splitter: Splitter,
+    happened: Happened,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -119,6 +144,8 @@ struct Unit {
     in_flight: usize,
     packages: u64,
     is_lost: bool,
+    /// When it began.
+    begun: Duration,
     /// When the way in, the device and the way out have done all that they were given.
     inward_free: Duration,
     free: Duration,
@@ -132,6 +159,8 @@ enum Event {
     Ended(usize),
     Done(Finished),
     Dies(usize),
+    /// The policy is asked whom it calls up.
+    Look,
 }
 
 /// A package with its times; events of one time are told apart by their order, so that finished packages compare equal.
@@ -162,6 +191,8 @@ impl Run<'_> {
                 self.add(dies, Event::Dies(unit));
             }
         }
+        LOOKS.into_iter().for_each(|micros| self.add(Duration::from_micros(micros), Event::Look));
+        self.call_up(Duration::ZERO);
         self.ask(Duration::ZERO, 0);
         while let Some(Reverse((now, _, event))) = self.events.pop() {
             if self.splitter.is_finished() {
@@ -178,7 +209,9 @@ impl Run<'_> {
                         continue;
                     }
                     let is_back_at_once = computed.done == computed.ended;
-                    self.splitter.complete_with(&package, computed).expect("the unit has it");
+                    self.splitter.complete_with(&package, computed.clone()).expect("the unit has it");
+                    self.happened.packages.push((package, computed));
+                    self.call_up(now);
                     let this = &mut self.units[unit];
                     if is_back_at_once {
                         this.in_flight -= 1;
@@ -190,6 +223,11 @@ impl Run<'_> {
                 Event::Dies(unit) => {
                     self.units[unit].is_lost = true;
                     self.splitter.retire(UnitId(unit));
+                    self.call_up(now);
+                    0
+                }
+                Event::Look => {
+                    self.call_up(now);
                     0
                 }
             };
@@ -197,6 +235,14 @@ impl Run<'_> {
         }
         let is_over = self.splitter.is_finished() || self.units.iter().all(|unit| unit.is_lost);
         assert!(is_over, "every unit waits, and nothing is in flight");
+    }
+
+    /// Lets the units begin that the policy has called up.
+    fn call_up(&mut self, now: Duration) {
+        for unit in self.splitter.called_up(now) {
+            self.units[unit.0].begun = now;
+            self.happened.called_up.push((unit, now));
+        }
     }
 
     /// Lets every unit ask in turn, the one that has news first, until none gets a package.
@@ -223,7 +269,8 @@ impl Run<'_> {
         let (device, unit) = (&scenario.devices[index], &mut self.units[index]);
         let cost = scenario.costs.of(package.range(), self.splitter.work());
         let drift = 1.0 + scenario.noise * (self.random.below(2001) as f64 / 1000.0 - 1.0);
-        let seconds = Duration::from_secs_f64(cost * drift / (scenario.items_per_s * device.power));
+        let cost = (cost * drift).max(device.fills);
+        let seconds = Duration::from_secs_f64(cost / (scenario.items_per_s * device.power));
         let travel = |free: &mut Duration, from: Duration, direction: fn(&Link) -> f64| match &device.link {
             Some(link) if direction(link) > 0.0 => {
                 let seconds = Duration::from_secs_f64(direction(link) * package.items() as f64);
@@ -232,7 +279,7 @@ impl Run<'_> {
             }
             _ => from,
         };
-        let start = now.max(device.setup);
+        let start = now.max(unit.begun + device.setup);
         let there = travel(&mut unit.inward_free, start, |link| link.inward_s);
         let begun = (there + device.turnaround).max(unit.free);
         let ended = begun + device.launch + seconds;

@@ -14,6 +14,8 @@ pub struct Device {
     pub turnaround: Duration,
     /// What has to be done once, before the device can be handed anything.
     pub setup: Duration,
+    /// So many items of cost 1 take it as long as fewer: it computes them side by side.
+    pub fills: f64,
     /// The way to the device; `None` where nothing travels.
     pub link: Option<Link>,
     /// When the device is lost, if it is.
@@ -44,7 +46,7 @@ impl Device {
     /// A device of this power, to which handing a package costs time in these two ways.
     #[must_use]
     pub const fn new(power: f64, launch: Duration, turnaround: Duration) -> Self {
-        Self { power, launch, turnaround, setup: Duration::ZERO, link: None, dies: None }
+        Self { power, launch, turnaround, setup: Duration::ZERO, fills: 0.0, link: None, dies: None }
     }
 }
 
@@ -78,6 +80,24 @@ impl System {
             Self::new("a slow one first", vec![device(0.09, 145), device(1.0, 145)]),
             Self::new("a slow one last", vec![device(1.0, 45), device(0.15, 45)]),
         ]
+    }
+
+    /// A processor, and up to three devices that differ from it and from each other: a GPU, one of less than half its speed behind a slow link, and
+    /// an accelerator that is slower than the processor.
+    #[must_use]
+    pub fn unequal(devices: usize) -> Self {
+        let micros = Duration::from_micros;
+        let cpu = Device::new(1.0, micros(2), micros(3));
+        let gpu = |power, fills, link_s| Device {
+            setup: micros(80),
+            fills,
+            link: Some(Link::new(micros(10), 0.0, link_s)),
+            ..Device::new(power, micros(15), micros(10))
+        };
+        let accelerator = Device { setup: micros(60), ..Device::new(0.5, micros(10), micros(20)) };
+        let all = vec![cpu, gpu(12.0, 4096.0, 2e-9), gpu(5.0, 2048.0, 1e-8), accelerator];
+        let names = ["cpu", "cpu, GPU", "cpu, two GPUs", "cpu, two GPUs, accelerator"];
+        Self::new(names[devices - 1], all.into_iter().take(devices).collect())
     }
 
     /// A GPU of 70 times the processor beside it, which is further than the devices of the four systems are apart.

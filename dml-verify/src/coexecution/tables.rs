@@ -1,8 +1,9 @@
 //! The tables of `cargo xtask policies`: how near each policy comes to the ideal, and whether together ever loses.
 
 use super::{Outcome, Profile, Scenario, System};
-use dml_scheduler::policy::{Estimate, join};
-use dml_scheduler::{Calibrated, Policy, PolicySpec, Prior, Splitter};
+use dml_core::{DeviceDesc, DeviceKind};
+use dml_scheduler::simulated::{Device as Offer, Planned};
+use dml_scheduler::{Calibrated, Knowledge, Policy, PolicySpec, Prior, Splitter};
 use std::fmt;
 use std::time::Duration;
 
@@ -165,22 +166,37 @@ pub fn balance(systems: &[System]) -> Vec<BalanceRow> {
     rows
 }
 
-/// What came of the joined devices beside the best one alone.
+/// What is known of a kernel before the run of a [`Duel`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Learned {
+    /// What twelve runs of the same size taught.
+    Here,
+    /// What twelve runs of 1/64 of the size taught.
+    Elsewhere,
+    /// Nothing.
+    Nothing,
+}
+
+impl Learned {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Here, Self::Elsewhere, Self::Nothing];
+}
+
+/// What came of the planned devices beside the best one alone.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Duel {
-    /// The system.
-    pub system: &'static str,
+    /// The number of devices.
+    pub devices: usize,
     /// The profile.
     pub profile: Profile,
-    /// The items.
-    pub items: u64,
+    /// What is known before the run.
+    pub learned: Learned,
     /// How long the best device takes alone.
     pub alone: Duration,
-    /// How long those take that were chosen.
+    /// How long the run takes.
     pub together: Duration,
-    /// How many were chosen.
-    pub members: usize,
 }
 
 impl Duel {
@@ -191,56 +207,79 @@ impl Duel {
     }
 }
 
-/// How many packages each device computes beyond the one that it would get alone, at least, without anything to hide their
-/// costs: what sharing costs, and so part of the noise.
-const PACKAGES_MORE: f64 = 3.0;
+/// The runs that teach, and those of which the median counts.
+const TRAINING: usize = 12;
+const MEASURED: usize = 5;
+/// How many items a second a device of power 1 computes.
+const ITEMS_PER_S: f64 = 20e6;
 
-/// Pits the chosen devices against the best one, on these systems, with every profile, from 1 item up to 8^8 in steps of 8.
-///
-/// With nothing known, nobody can be left out: all devices take part.
+/// Pits 1 to 4 unequal devices against the best of them, with every profile, from 64 items up to 64^4 in steps of 8, with what the
+/// co-executor plans and learns.
 #[must_use]
-pub fn duels(systems: &[System], known: Known) -> Vec<Duel> {
-    let sizes = (0..9).map(|power| 8u64.pow(power));
-    let cases = systems.iter().flat_map(|system| Profile::ALL.map(|profile| (system, profile)));
-    cases
-        .flat_map(|(system, profile)| sizes.clone().map(move |items| duel(system, profile, items, known)))
-        .collect()
+pub fn duels() -> Vec<Duel> {
+    let sizes = (2..9).map(|power| 8u64.pow(power));
+    let cases = (1..=4).flat_map(|devices| Profile::ALL.map(|profile| (devices, profile)));
+    let of_case = |(devices, profile)| {
+        sizes
+            .clone()
+            .flat_map(move |items| Learned::ALL.map(|learned| duel(devices, profile, items, learned)))
+    };
+    cases.flat_map(of_case).collect()
 }
 
-fn duel(system: &System, profile: Profile, items: u64, known: Known) -> Duel {
-    let costs = profile.costs();
-    // The speed of a system does not depend on the size: 2^24 items take it one second.
-    let items_per_s =
-        Scenario::of_ideal(&system.devices, &costs, 1 << 24, Duration::from_secs(1)).items_per_s;
-    let run = |devices: &[super::Device]| {
-        let scenario = Scenario::new(devices, &costs, items_per_s).depth(DEPTH);
-        let policy = calibrated(&scenario, items, known);
-        scenario.run(splitter(Box::new(policy), devices.len(), items)).makespan
+fn duel(devices: usize, profile: Profile, items: u64, learned: Learned) -> Duel {
+    let (system, costs) = (System::unequal(devices), profile.costs());
+    let run = |knowledge: &Knowledge, items: u64, members: &[usize]| {
+        let those: Vec<_> = members.iter().map(|&unit| system.devices[unit].clone()).collect();
+        let planned =
+            Planned::of(knowledge, "kernel", [items, LOCAL_SIZE], 1, &offers(&system, members, items));
+        let splitter = planned.splitter().expect("work-groups are not empty");
+        let scenario = Scenario::new(&those, &costs, ITEMS_PER_S).depth(GPU_DEPTH);
+        let outcome = scenario.run_with(splitter, |happened| {
+            planned.learn(knowledge, &happened.packages, &happened.called_up);
+        });
+        outcome.makespan
     };
-    let alone = system.devices.iter().map(|device| run(std::slice::from_ref(device))).min();
-    let estimates: Vec<Estimate> = system
-        .devices
-        .iter()
-        .map(|device| Estimate {
-            rate: device.power * items_per_s,
-            // No device computes less than a work-group.
-            setup: device.setup
-                + device.launch
-                + device.turnaround
-                + Duration::from_secs_f64(LOCAL_SIZE.min(items) as f64 / (device.power * items_per_s)),
+    let alone = (0..devices).map(|unit| {
+        let knowledge = Knowledge::new();
+        let _ = run(&knowledge, items, &[unit]);
+        run(&knowledge, items, &[unit])
+    });
+    let all: Vec<usize> = (0..devices).collect();
+    let knowledge = Knowledge::new();
+    let taught = match learned {
+        Learned::Here => Some(items),
+        Learned::Elsewhere => Some((items / 64).max(1)),
+        Learned::Nothing => None,
+    };
+    taught.iter().for_each(|&items| (0..TRAINING).for_each(|_| _ = run(&knowledge, items, &all)));
+    let alone = alone.min().unwrap_or_default();
+    // Now and then a run explores, so the median counts.
+    let mut together: Vec<Duration> = (0..MEASURED)
+        .map(|_| {
+            run(&if learned == Learned::Here { knowledge.clone() } else { knowledge.detached() }, items, &all)
         })
         .collect();
-    let members = match known {
-        Known::Exact => {
-            let costs = system.devices.iter().map(|device| (device.launch + device.turnaround).as_secs_f64());
-            let noise = PACKAGES_MORE * costs.fold(0.0, f64::max);
-            join(items, &estimates, noise).members.iter().map(|unit| unit.0).collect()
+    together.sort_unstable();
+    Duel { devices, profile, learned, alone, together: together[MEASURED / 2] }
+}
+
+/// The devices of a system as a plan sees them.
+fn offers(system: &System, members: &[usize], items: u64) -> Vec<Offer> {
+    let offer = |&unit: &usize| {
+        let device = &system.devices[unit];
+        let (kind, name) = if unit == 0 { (DeviceKind::Cpu, "cpu") } else { (DeviceKind::Gpu, "gpu") };
+        let name = format!("{name}:{unit}");
+        let units = if unit == 0 { 1 } else { (device.fills / 256.0) as u32 };
+        let per_item = device.link.map_or(0.0, |link| link.outward_s);
+        Offer {
+            desc: DeviceDesc::new(&name, kind).with_units(units),
+            is_host: unit == 0,
+            bytes: [0.0, if per_item > 0.0 { items as f64 * 4.0 } else { 0.0 }],
+            per_byte: per_item / 4.0,
         }
-        Known::Nothing => (0..system.devices.len()).collect::<Vec<_>>(),
     };
-    let chosen: Vec<_> = members.iter().map(|unit| system.devices[*unit].clone()).collect();
-    let (alone, together) = (alone.unwrap_or_default(), run(&chosen));
-    Duel { system: system.name, profile, items, alone, together, members: members.len() }
+    members.iter().map(offer).collect()
 }
 
 /// How much faster two equal GPUs are than one, where results travel.
@@ -330,19 +369,7 @@ pub fn print() {
     print_balance("four systems, seven profiles", &balance(&four), true);
     let far = System::far_apart();
     print_balance(far.name, &balance(std::slice::from_ref(&far)), false);
-    let setup = Duration::from_micros(200);
-    let mut systems: Vec<System> = four.into_iter().map(|system| system.set_going(setup)).collect();
-    systems.push(far.set_going(setup));
-    println!(
-        "together by the best device alone, 1 to 16,777,216 items; every device but the first takes 200 us to set going"
-    );
-    println!("from 1 ms up: geometric mean [worst]; below: the most that together takes longer\n");
-    println!("  {:<12}{:<28}none", "profile", "exact");
-    let [exact, nothing] = [Known::Exact, Known::Nothing].map(|known| duels(&systems, known));
-    for profile in Profile::ALL {
-        let [exact, nothing] = [&exact, &nothing].map(|duels| Duels::of(duels, profile).to_string());
-        println!("  {:<12}{exact:<28}{nothing}", profile.name());
-    }
+    print_duels(&duels());
     println!("\ntwo equal GPUs whose results travel, by one of them: geometric mean [worst]\n");
     println!("  {:<12}{:<12}{:<16}none", "one alone", "travel", "exact");
     let [exact, nothing] = [Known::Exact, Known::Nothing].map(pairs);
@@ -364,7 +391,18 @@ pub fn print() {
     }
 }
 
-/// What came of the duels of one profile.
+fn print_duels(duels: &[Duel]) {
+    println!("1 to 4 unequal devices by the best of them alone, 64 to 16,777,216 items, seven profiles");
+    println!("from 1 ms up: geometric mean [worst]; below: the most that together takes longer\n");
+    println!("  {:<12}{:<28}{:<28}unknown", "devices", "learned", "learned at 1/64");
+    for devices in 1..=4 {
+        let cell = |learned| Duels::of(duels, devices, learned).to_string();
+        let [here, elsewhere, nothing] = Learned::ALL.map(cell);
+        println!("  {devices:<12}{here:<28}{elsewhere:<28}{nothing}");
+    }
+}
+
+/// What came of the duels of so many devices.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Duels {
@@ -377,12 +415,12 @@ pub struct Duels {
 }
 
 impl Duels {
-    /// Sums the duels of one profile up.
+    /// Sums the duels of so many devices up.
     #[must_use]
-    pub fn of(duels: &[Duel], profile: Profile) -> Self {
+    pub fn of(duels: &[Duel], devices: usize, learned: Learned) -> Self {
         let (long, short): (Vec<&Duel>, Vec<&Duel>) = duels
             .iter()
-            .filter(|duel| duel.profile == profile)
+            .filter(|duel| duel.devices == devices && duel.learned == learned)
             .partition(|duel| duel.alone >= Duration::from_millis(1));
         let gains: Vec<f64> = long.iter().map(|duel| 1.0 / duel.ratio()).collect();
         let Cell { mean, worst } = Cell::of(&gains);

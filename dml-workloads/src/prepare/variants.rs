@@ -28,9 +28,7 @@ fn add_one<R: Recipe>(kernel: Kernel, platform: &Platform, device: DeviceId) -> 
     let (desc, workload) = (&platform.devices()[usize::from(device.0)], R::WORKLOAD);
     let failed = |cause: String| PrepareError::Build { workload, device: desc.name.to_string(), cause };
     if platform.host() == Some(device) {
-        let launcher = HostLauncher::by_team(desc.units, R::compute);
-        // None of the functions does anything but jobs that others do not need.
-        let launcher = launcher?.leaving_when_withdrawn();
+        let launcher = HostLauncher::by_team(desc.units, R::compute)?;
         return kernel.launchers([(device, launcher)]).map_err(|misfit| failed(misfit.to_string()));
     }
     #[cfg(any(feature = "cuda", feature = "opencl", all(feature = "offload", target_os = "linux")))]

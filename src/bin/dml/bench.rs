@@ -1,14 +1,15 @@
-//! `dml bench`: each device alone, then all together.
+//! `dml bench`: each device alone, and all together, in turns.
 //!
 //! Every run begins with the inputs on the host alone and ends with the outputs on the host, so all transfers count.
-//! One run is discarded, the others give median, least and greatest time; the result of the last run of each
-//! configuration is checked item by item.
+//! In each round every device runs alone and then all run together, so that clocks are the same; and a short run follows one of the same
+//! devices, since one after a GPU's finds other caches and sleeping cores. One round is discarded, the others give median, least and
+//! greatest time; the result of the last run of each configuration is checked.
 
 use crate::cli::{BenchOptions, SizeSpec};
 use crate::energy::{self, Meter, PerRun};
 use crate::failure::{self, Failure};
 use crate::figures::{self, Figures};
-use crate::knowledge::Kept;
+use crate::knowledge;
 use crate::last::Last;
 use crate::machine::{Machine, pinned_bytes};
 use crate::native::{HostMemory, Native};
@@ -32,6 +33,9 @@ use dml_workloads::prepare::{Input, PrepareError, Prepared, Workload};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+/// A run of so many seconds takes as long whatever ran before.
+const LONG_SECONDS: f64 = 0.05;
+
 /// Runs every workload asked for and prints its result.
 pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     let is_suite = options.workloads == [suite::NAME];
@@ -50,16 +54,16 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     let machine = Machine::of(options)?;
     let last = is_suite.then(|| Last::of(options, &machine)).flatten();
     let Machine { platform, devices, note, link_prices, unavailable } = machine;
-    let kept = Kept::open();
+    let knowledge = knowledge::of_this_machine();
     let (mut results, mut unwritten) = (Vec::new(), Unwritten::default());
     for workload in workloads {
         let able = able(options, &platform, &devices, workload);
         let prepared = prepare(options, &platform, &able, workload)?;
         let holding = holding(&*prepared, &platform, &able)?;
-        let found = (&platform, &holding[..], &link_prices, &kept.knowledge);
+        let found = (&platform, &holding[..], &link_prices, &knowledge);
         let bench = Bench::new(options, found, &*prepared);
         let mut measured = bench.measure()?;
-        kept.store().iter().for_each(|note| eprintln!("dml: {note}"));
+        knowledge::save(&knowledge);
         let is_text = !options.json && !is_suite;
         // First, because no file is worth a result that took minutes.
         if is_text {
@@ -251,6 +255,26 @@ pub(crate) struct Run {
     pub(crate) transfers: Vec<json::BenchTransfer>,
 }
 
+/// One configuration of devices, which takes turns with the others.
+struct Turn {
+    /// The device, or all.
+    what: String,
+    coexecutor: Coexecutor,
+    meter: Meter,
+    native: Option<Native>,
+    /// The runs that count.
+    runs: Vec<Run>,
+}
+
+/// Whether a round counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counts {
+    No,
+    Yes,
+    /// It does, and its results are checked.
+    Last,
+}
+
 /// The runs on some devices that count.
 struct Timed {
     runs: Vec<Run>,
@@ -284,73 +308,127 @@ impl<'a> Bench<'a> {
         self.workload
     }
 
-    /// Measures each device alone, then all together.
+    /// Measures each device alone and all together, in turns.
     pub(crate) fn measure(&self) -> Result<Measured, Failure> {
         let mut progress = self.progress();
-        let alone = self.time_alone(&mut progress)?;
-        let powers = self.powers(&alone);
-        let together = self.time_together(&powers, &mut progress)?;
+        let mut alone = self.turns()?;
+        // The first round is discarded, but for the powers that the policy is to have.
+        let first_s = self.round(&mut alone, Counts::No, &mut progress)?;
+        let mut powers = self.powers_of(&first_s);
+        let together = self.coexecutor(self.devices, &powers, self.options.policy);
+        let together = if self.options.decisions.is_some() { together.record_decisions() } else { together };
+        let mut together = [self.turn(together, None)];
+        for _ in 0..=self.learning() {
+            self.round(&mut together, Counts::No, &mut progress)?;
+        }
+        for left in (0..self.options.runs).rev() {
+            let counts = if left == 0 { Counts::Last } else { Counts::Yes };
+            self.round(&mut alone, counts, &mut progress)?;
+            self.round(&mut together, counts, &mut progress)?;
+        }
+        let [together] = together;
+        let overlap = self.overlap(&together.coexecutor)?;
         progress.done();
+        let together = Together { timed: self.timed(together)?.0, overlap };
+        let alone = self.alone(alone)?;
+        powers = self.powers(&alone);
         let result = self.result(alone, &powers, &together);
         Ok(Measured { result, runs: together.timed.runs })
     }
 
-    /// A progress bar with one step for each run that is timed, those that are discarded included. A hand-written program
-    /// runs in the step of its device.
+    /// A progress bar with one step for each turn. A hand-written program runs in the step of its device.
     fn progress(&self) -> Progress {
         let configurations = self.devices.len() as u64 + 1;
-        Progress::new(configurations * (u64::from(self.options.runs) + 1))
+        Progress::new(configurations * (u64::from(self.options.runs) + 1) + u64::from(self.learning()))
     }
 
-    /// Times and checks each device alone, and the hand-written program beside it where that is asked for.
-    pub(crate) fn time_alone(&self, progress: &mut Progress) -> Result<Alone, Failure> {
-        let mut seconds = Vec::new();
-        let mut native_s = BTreeMap::new();
-        let mut energy = Vec::new();
-        for &device in self.devices {
-            let name = self.name(device);
-            let message = format!("{}: {name} alone", self.workload);
-            let mut native = self.native(name)?;
-            let policy = match self.options.policy {
-                // One device computes in several packages where transfers overlap with computing.
-                PolicySpec::Calibrated => PolicySpec::Calibrated,
-                _ => PolicySpec::Static,
-            };
-            let coexecutor = self.coexecutor(&[device], &[1.0], policy);
-            let timed = self.time(&coexecutor, &[device], |counts| {
-                progress.step(&message);
-                // Right after the co-execution, so that both programs find the machine in the same condition.
-                native.as_mut().map_or(Ok(()), |native| native.run(counts))
-            })?;
-            self.verify(name)?;
+    /// How many runs together teach the policy and do not count.
+    fn learning(&self) -> u32 {
+        let learns = self.options.policy == PolicySpec::Calibrated && self.devices.len() > 1;
+        u32::from(learns) * LEARNING_RUNS
+    }
+
+    /// Each device alone, and the hand-written program beside it where that is asked for.
+    fn turns(&self) -> Result<Vec<Turn>, Failure> {
+        let turn = |&device: &DeviceId| {
+            let native = self.native(self.name(device))?;
+            // One device computes in several packages where transfers overlap with computing.
+            let is_calibrated = self.options.policy == PolicySpec::Calibrated;
+            let policy = if is_calibrated { PolicySpec::Calibrated } else { PolicySpec::Static };
+            Ok(self.turn(self.coexecutor(&[device], &[1.0], policy), Some((device, native))))
+        };
+        self.devices.iter().map(turn).collect()
+    }
+
+    /// A device alone, or all together.
+    fn turn(&self, coexecutor: Coexecutor, alone: Option<(DeviceId, Option<Native>)>) -> Turn {
+        let (what, meter, native) = match alone {
+            Some((device, native)) => (self.name(device).to_owned(), self.meter(&[device]), native),
+            None => ("all devices together".to_owned(), self.meter(self.devices), None),
+        };
+        Turn { what, coexecutor, meter, native, runs: Vec::new() }
+    }
+
+    /// Runs each of some configurations once, and returns their seconds.
+    fn round(
+        &self,
+        turns: &mut [Turn],
+        counts: Counts,
+        progress: &mut Progress,
+    ) -> Result<Vec<f64>, Failure> {
+        let (short, mut seconds) = (Meter::of_a_short_run(), Vec::with_capacity(turns.len()));
+        for turn in turns {
+            progress.step(&format!("{}: {}", self.workload, turn.what));
+            let is_short = turn.runs.last().is_none_or(|run| run.seconds < LONG_SECONDS);
+            // Reading counters takes as long as some runs.
+            let meter = if is_short { &short } else { &turn.meter };
+            if is_short && counts != Counts::No {
+                self.run_once(&turn.coexecutor, meter)?;
+            }
+            let run = self.run_once(&turn.coexecutor, meter)?;
+            seconds.push(run.seconds);
+            if counts == Counts::Last {
+                self.verify(&turn.what)?;
+            }
+            if counts != Counts::No {
+                turn.runs.push(run);
+            }
+            // Right after the co-execution, so that both programs find the machine in the same condition.
+            turn.native.as_mut().map_or(Ok(()), |native| native.run(counts != Counts::No))?;
+        }
+        Ok(seconds)
+    }
+
+    /// The runs of a configuration that count, with the energy of one of them, and its hand-written program.
+    fn timed(&self, turn: Turn) -> Result<(Timed, Option<Native>), Failure> {
+        let Turn { coexecutor, meter, runs, native, .. } = turn;
+        let metered = runs.iter().map(|run| run.energy.clone()).collect();
+        let prepare = || self.prepared.reset().map_err(Failure::work);
+        let energy = meter.per_run(metered, prepare, || self.work_of_all(&coexecutor))?;
+        Ok((Timed { runs, energy }, native))
+    }
+
+    fn alone(&self, turns: Vec<Turn>) -> Result<Alone, Failure> {
+        let mut alone = Alone { seconds: Vec::new(), native_s: BTreeMap::new(), energy: Vec::new() };
+        for (turn, &device) in turns.into_iter().zip(self.devices) {
+            let (timed, native) = self.timed(turn)?;
             if let Some(native) = native {
-                native_s.insert(name.to_owned(), native.summary(self.prepared)?);
+                alone.native_s.insert(self.name(device).to_owned(), native.summary(self.prepared)?);
             }
-            seconds.push(figures::median(timed.runs.iter().map(|run| run.seconds)));
-            energy.push(timed.energy);
+            alone.seconds.push(figures::median(timed.runs.iter().map(|run| run.seconds)));
+            alone.energy.push(timed.energy);
         }
-        Ok(Alone { seconds, native_s, energy })
+        Ok(alone)
     }
 
-    /// Times and checks all devices together, and records one run more.
-    fn time_together(&self, powers: &[f64], progress: &mut Progress) -> Result<Together, Failure> {
-        let message = format!("{}: together", self.workload);
-        let coexecutor = self.coexecutor(self.devices, powers, self.options.policy);
-        let coexecutor =
-            if self.options.decisions.is_some() { coexecutor.record_decisions() } else { coexecutor };
-        if self.options.policy == PolicySpec::Calibrated && self.devices.len() > 1 {
-            let meter = self.meter(self.devices);
-            for _ in 0..LEARNING_RUNS {
-                self.run_once(&coexecutor, &meter)?;
-            }
+    /// Times and checks each device alone.
+    pub(crate) fn time_alone(&self, progress: &mut Progress) -> Result<Alone, Failure> {
+        let mut turns = self.turns()?;
+        self.round(&mut turns, Counts::No, progress)?;
+        for left in (0..self.options.runs).rev() {
+            self.round(&mut turns, if left == 0 { Counts::Last } else { Counts::Yes }, progress)?;
         }
-        let timed = self.time(&coexecutor, self.devices, |_| {
-            progress.step(&message);
-            Ok(())
-        })?;
-        let overlap = self.overlap(&coexecutor)?;
-        self.verify("all devices together")?;
-        Ok(Together { timed, overlap })
+        self.alone(turns)
     }
 
     /// Runs once more, with a recording of its events, and returns how much of its transfers lay under compute.
@@ -385,28 +463,6 @@ impl<'a> Bench<'a> {
         Ok(seconds)
     }
 
-    /// Runs once without counting, then as often as the options say. Calls `after_run` after each run, and tells it
-    /// whether the run counts.
-    fn time(
-        &self,
-        coexecutor: &Coexecutor,
-        devices: &[DeviceId],
-        mut after_run: impl FnMut(bool) -> Result<(), Failure>,
-    ) -> Result<Timed, Failure> {
-        let meter = self.meter(devices);
-        self.run_once(coexecutor, &meter)?;
-        after_run(false)?;
-        let mut runs = Vec::new();
-        for _ in 0..self.options.runs {
-            runs.push(self.run_once(coexecutor, &meter)?);
-            after_run(true)?;
-        }
-        let metered = runs.iter().map(|run| run.energy.clone()).collect();
-        let prepare = || self.prepared.reset().map_err(Failure::work);
-        let energy = meter.per_run(metered, prepare, || self.work_of_all(coexecutor))?;
-        Ok(Timed { runs, energy })
-    }
-
     pub(crate) fn meter(&self, devices: &[DeviceId]) -> Meter {
         Meter::new(self.platform, devices, &self.sources)
     }
@@ -437,11 +493,15 @@ impl<'a> Bench<'a> {
 
     /// The power of each device: the one that the user gave, otherwise the measured one.
     pub(crate) fn powers(&self, alone: &Alone) -> Vec<f64> {
+        self.powers_of(&alone.seconds)
+    }
+
+    fn powers_of(&self, alone_s: &[f64]) -> Vec<f64> {
         let given = |name: &str| {
             self.options.powers.iter().rev().find(|power| *power.device == *name).map(|power| power.value)
         };
         let given: Vec<_> = self.devices.iter().map(|&device| given(self.name(device))).collect();
-        figures::powers(&alone.seconds, &given)
+        figures::powers(alone_s, &given)
     }
 
     fn operations(&self) -> BTreeMap<&'static str, u64> {

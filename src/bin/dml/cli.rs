@@ -33,6 +33,23 @@ pub(crate) enum Command {
     Replay(ReplayOptions),
     /// Measures a table of a paper on this machine, and prints it beside the published one.
     Reproduce(ReproduceOptions),
+    /// Shows of which kernels and devices earlier runs taught something, and forgets it.
+    Knowledge(KnowledgeOptions),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KnowledgeOptions {
+    /// Forgets what is known of a kernel. May be given several times.
+    #[arg(long, value_name = "KERNEL")]
+    pub(crate) forget: Vec<String>,
+
+    /// Forgets everything.
+    #[arg(long)]
+    pub(crate) forget_all: bool,
+
+    /// Prints JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -182,6 +199,10 @@ pub(crate) struct BenchOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 0.3)]
     pub(crate) longest: f64,
 
+    /// For never-loses: measures one size in so many, the first one first.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) every: u32,
+
     /// A PNG picture to work on, where the workload takes one.
     #[arg(long, value_name = "FILE", conflicts_with = "size")]
     pub(crate) input: Option<PathBuf>,
@@ -319,6 +340,7 @@ impl ReproduceOptions {
             pinned: self.pinned,
             runs: self.runs.unwrap_or(runs),
             longest: 0.0,
+            every: 1,
             input: None,
             output: None,
             trace: None,

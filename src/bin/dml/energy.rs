@@ -47,6 +47,12 @@ impl Meter {
         Self { meter, without: None }
     }
 
+    /// Of a run that is too short to be metered by itself.
+    pub(crate) fn of_a_short_run() -> Self {
+        let (elapsed, least) = (Duration::ZERO, Duration::ZERO);
+        Self { meter: Err(EnergyError::TooShort { counter: String::new(), elapsed, least }), without: None }
+    }
+
     /// Meters one run, of which nothing but the work itself is done in `run`.
     pub(crate) fn one<R>(
         &self,
@@ -74,8 +80,9 @@ impl Meter {
             _ => false,
         };
         let per_run = match &self.meter {
+            Err(error) => Err(error.clone()),
             Ok(meter) if metered.iter().any(is_short) => repeated(meter, prepare, run)?,
-            _ => metered.into_iter().collect::<Result<Vec<_>, _>>().map(|all| Measured::median(&all)),
+            Ok(_) => metered.into_iter().collect::<Result<Vec<_>, _>>().map(|all| Measured::median(&all)),
         };
         Ok(per_run.map(|measured| Measured { without: self.without.clone(), ..measured }))
     }
@@ -98,11 +105,12 @@ fn repeated(
     mut prepare: impl FnMut() -> Result<(), Failure>,
     mut run: impl FnMut() -> Result<f64, Failure>,
 ) -> Result<PerRun, Failure> {
-    prepare()?;
     let mut metering = match meter.start() {
         Ok(metering) => metering,
         Err(error) => return Ok(Err(error)),
     };
+    // What is prepared is run: the results are looked at afterwards.
+    prepare()?;
     let (mut runs, mut seconds) = (0_u32, 0.0);
     loop {
         seconds += run()?;

@@ -428,8 +428,25 @@ pub(crate) struct MemoryCost {
 pub(crate) struct NeverLoses {
     pub(crate) longest_s: f64,
     pub(crate) runs: u32,
-    pub(crate) missed: u64,
+    pub(crate) learned: Kept,
+    pub(crate) scaled: Kept,
+    pub(crate) unknown: Kept,
     pub(crate) rows: Vec<NeverLosesRow>,
+}
+
+/// How many rows are within a limit.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Kept {
+    pub(crate) rows: u64,
+    pub(crate) kept: u64,
+}
+
+/// A set of devices beside the best one alone: medians.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Beside {
+    pub(crate) seconds: f64,
+    pub(crate) ratio: f64,
+    pub(crate) more_s: f64,
 }
 
 /// One workload and size on one set of devices.
@@ -440,13 +457,10 @@ pub(crate) struct NeverLosesRow {
     pub(crate) devices: Vec<String>,
     pub(crate) best: String,
     pub(crate) alone_s: f64,
-    pub(crate) learned_s: f64,
-    pub(crate) unknown_s: f64,
-    pub(crate) learned_ratio: f64,
-    pub(crate) unknown_ratio: f64,
-    pub(crate) learned_more_s: f64,
-    pub(crate) unknown_more_s: f64,
+    pub(crate) learned: Beside,
+    /// With what was learned of 1/64 of the size; none where that is no size.
+    pub(crate) scaled: Option<Beside>,
+    pub(crate) unknown: Beside,
     pub(crate) used: Vec<String>,
     pub(crate) left_out: Vec<String>,
-    pub(crate) kept: bool,
 }

@@ -1,71 +1,71 @@
-//! What earlier runs taught about kernels and devices, in the user's cache folder.
+//! What earlier runs taught about kernels and devices, in the user's cache folder: read, saved, shown and forgotten.
 
-use crate::cache;
+use crate::cli::KnowledgeOptions;
+use crate::failure::{self, Failure};
+use crate::json;
 use dml::scheduler::Knowledge;
-use std::path::{Path, PathBuf};
+use serde::Serialize;
 
-/// The user's file of what runs on this machine taught, and what is in it.
-#[derive(Debug)]
-pub(crate) struct Kept {
-    file: Option<PathBuf>,
-    pub(crate) knowledge: Knowledge,
+/// What is known of this machine. A file that cannot be used is noted on standard error, and is replaced later.
+pub(crate) fn of_this_machine() -> Knowledge {
+    let knowledge = Knowledge::of_this_machine();
+    if let Some(error) = knowledge.ignored() {
+        eprintln!("dml: what earlier runs taught is ignored: {error}");
+    }
+    knowledge
 }
 
-impl Kept {
-    /// Opens the file of this machine. One that cannot be used is noted on standard error, and is replaced
-    /// later.
-    pub(crate) fn open() -> Self {
-        let Some(file) = cache::file("knowledge", "txt") else {
-            return Self { file: None, knowledge: Knowledge::new() };
-        };
-        let knowledge = read(&file).unwrap_or_else(|error| {
-            eprintln!("dml: what earlier runs taught is ignored: {}: {error}", file.display());
-            Knowledge::new()
-        });
-        Self { file: Some(file), knowledge }
-    }
-
-    /// Writes what is known now. Returns why it could not, a sentence for people: the results stand without
-    /// it.
-    pub(crate) fn store(&self) -> Option<String> {
-        let file = self.file.as_ref()?;
-        let error = cache::write(file, &self.knowledge.to_string()).err()?;
-        Some(format!("what the runs taught is not kept: {}: {error}", file.display()))
+/// Saves it: results stand without.
+pub(crate) fn save(knowledge: &Knowledge) {
+    if let Err(error) = knowledge.save() {
+        eprintln!("dml: what the runs taught is not saved: {error}");
     }
 }
 
-/// What is in the file; nothing if there is none.
-fn read(file: &Path) -> Result<Knowledge, String> {
-    let Some(text) = cache::read(file)? else { return Ok(Knowledge::new()) };
-    Knowledge::parse(&text).map_err(|error| error.to_string())
+/// What `dml knowledge --json` prints.
+#[derive(Debug, Serialize)]
+struct Known {
+    file: Option<String>,
+    kernels: Vec<KnownKernel>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+#[derive(Debug, Serialize)]
+struct KnownKernel {
+    name: String,
+    devices: Vec<String>,
+}
 
-    #[test]
-    fn what_is_known_is_in_the_file_afterwards_or_a_note_says_why_not() {
-        let folder = std::env::temp_dir().join(format!("dml-kept-{}", std::process::id()));
-        let file = folder.join("knowledge-0.txt");
-        let mut kept = Kept { file: Some(file.clone()), knowledge: Knowledge::new() };
-        assert_eq!(kept.store(), None);
-        assert_eq!(std::fs::read_to_string(&file).ok(), Some(kept.knowledge.to_string()));
-        kept.file = Some(file.join("below"));
-        assert!(kept.store().is_some_and(|note| note.contains("not kept") && note.contains("below")));
-        std::fs::remove_dir_all(&folder).expect("it was made here");
+/// Shows what is known, or forgets it.
+pub(crate) fn run(options: &KnowledgeOptions) -> Result<(), Failure> {
+    let knowledge = of_this_machine();
+    let known: Vec<String> = knowledge.kernels().into_iter().map(|(name, _)| name).collect();
+    if let Some(unknown) = options.forget.iter().find(|kernel| !known.contains(kernel)) {
+        return Err(Failure::Usage(format!(
+            "nothing is known of a kernel {unknown:?}, and nothing was forgotten"
+        )));
     }
+    options.forget.iter().for_each(|kernel| _ = knowledge.forget(kernel));
+    if options.forget_all {
+        knowledge.clear();
+    }
+    if options.forget_all || !options.forget.is_empty() {
+        knowledge.save().map_err(Failure::work)?;
+    }
+    let kernels = knowledge.kernels().into_iter().map(|(name, devices)| KnownKernel { name, devices });
+    let file = knowledge.file().map(|file| file.display().to_string());
+    let known = Known { file, kernels: kernels.collect() };
+    if options.json { json::print(&known) } else { failure::print(&text(&known)) }
+}
 
-    #[test]
-    fn a_corrupt_file_is_named_and_ignored() {
-        let folder = std::env::temp_dir().join(format!("dml-knowledge-{}", std::process::id()));
-        let file = folder.join("knowledge-0.txt");
-        assert!(read(&file).is_ok_and(|knowledge| knowledge.pages() == 0), "there is none");
-        cache::write(&file, "dml knowledge 2\npage x y\n").expect("the folder of temporary files");
-        let told = read(&file).expect_err("it is corrupt");
-        assert!(told.contains("line 2") && told.contains("not a size class"), "{told}");
-        cache::write(&file, &Knowledge::new().to_string()).expect("the folder of temporary files");
-        assert!(read(&file).is_ok());
-        std::fs::remove_dir_all(&folder).expect("it was made here");
+fn text(known: &Known) -> String {
+    let file = known.file.as_deref().unwrap_or("nowhere: there is no cache folder");
+    let mut lines = vec![format!("kept in     {file}")];
+    for KnownKernel { name, devices } in &known.kernels {
+        lines.push(format!("kernel      {}: {}", name.escape_debug(), devices.join(", ")));
     }
+    if known.kernels.is_empty() {
+        lines.push("kernel      none: nothing is known".to_owned());
+    }
+    lines.push(String::new());
+    lines.join("\n")
 }

@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         cli::Command::Report(options) => timeline::run(options),
         cli::Command::Replay(options) => replay::run(options),
         cli::Command::Reproduce(options) => reproduce::run(options),
+        cli::Command::Knowledge(options) => knowledge::run(options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

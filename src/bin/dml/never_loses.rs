@@ -1,7 +1,8 @@
 //! `dml bench never-loses`: every workload, size and set of devices, together beside the best device alone.
 //!
-//! In each round the devices that could be the best run alone, then the set runs with what it has learned, then with nothing
-//! known; so all of them find the machine in the same condition. The median of the rounds' ratios counts.
+//! In each round the devices that could be the best run alone, then the set runs with what it has learned, with what it has learned of
+//! a run of 1/64 of the size, and with nothing known; and each of them after a run that does not count, of the same device or of the set
+//! with what it has learned, since a run after a GPU's finds other caches and sleeping cores. The median of the rounds' ratios counts.
 
 use crate::bench::{able, holding};
 use crate::cli::BenchOptions;
@@ -26,11 +27,29 @@ const TRAINING: u32 = 12;
 const NO_RIVAL: f64 = 1.5;
 /// A device that takes so many times what the best one took is run once.
 const HOPELESS: f64 = 20.0;
-/// From this time of the best device on, ratios are limited; below, the difference is.
-const LONG_SECONDS: f64 = 1e-3;
-const MOST_LEARNED: f64 = 1.05;
-const MOST_UNKNOWN: f64 = 1.15;
-const MOST_SECONDS_MORE: f64 = 30e-6;
+/// The sizes go by this factor, and what is learned of a smaller one is of the second before: 1/64.
+const STEP: u64 = 8;
+const SMALLER: usize = 2;
+
+/// What a set may take beside the best device alone: a ratio from some time of that one on, and so many seconds more below.
+struct Limit {
+    name: &'static str,
+    ratios: &'static [(f64, f64)],
+    more_s: f64,
+}
+
+const LEARNED: Limit = Limit { name: "learned", ratios: &[(1e-3, 1.05)], more_s: 30e-6 };
+const SCALED: Limit = Limit { name: "learned at 1/64", ratios: &[(1e-3, 1.10)], more_s: 60e-6 };
+const UNKNOWN: Limit = Limit { name: "unknown", ratios: &[(10e-3, 1.15), (1e-3, 1.3)], more_s: 300e-6 };
+
+impl Limit {
+    fn keeps(&self, alone_s: f64, found: &json::Beside) -> bool {
+        match self.ratios.iter().find(|(from_s, _)| alone_s >= *from_s) {
+            Some((_, most)) => found.ratio <= *most,
+            None => found.more_s <= self.more_s,
+        }
+    }
+}
 
 /// Measures and prints.
 pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
@@ -49,8 +68,13 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
         return Err(Failure::Usage(format!("{NAME} needs two devices; there is one")));
     }
     let (mut rows, mut unwritten) = (Vec::new(), Unwritten::default());
+    if !options.json {
+        failure::print(&heading(machine.note.as_deref()))?;
+    }
+    let mut turn = 0;
     for workload in workloads {
         let devices = &able(options, &machine.platform, &machine.devices, workload);
+        let mut smaller: Vec<Box<dyn Prepared>> = Vec::new();
         for size in sizes(workload) {
             let input = Input::Size(size);
             let prepared = match workload.prepare(&machine.platform, devices, &input) {
@@ -58,22 +82,42 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
                 Err(PrepareError::Memory { .. }) => break,
                 Err(error) => return Err(Failure::work(error)),
             };
-            let devices = &holding(&*prepared, &machine.platform, devices)?;
-            let bench = Bench { options, machine: &machine, devices, workload, prepared: &*prepared };
-            let Some(of_size) = bench.run(&mut unwritten)? else { break };
-            rows.extend(of_size);
+            let holding = &holding(&*prepared, &machine.platform, devices)?;
+            let before = (smaller.len() == SMALLER).then(|| &*smaller[0]);
+            let bench = Bench {
+                options,
+                machine: &machine,
+                devices: holding,
+                workload,
+                prepared: &*prepared,
+                smaller: before,
+            };
+            let is_chosen = turn % u64::from(options.every) == 0;
+            turn += 1;
+            if is_chosen {
+                let Some(of_size) = bench.run(&mut unwritten)? else { break };
+                rows.extend(of_size);
+            }
+            smaller.push(prepared);
+            smaller.drain(..smaller.len().saturating_sub(SMALLER));
         }
     }
+    let kept = |limit: &dyn Fn(&json::NeverLosesRow) -> Option<bool>| {
+        let judged: Vec<bool> = rows.iter().filter_map(limit).collect();
+        json::Kept { rows: judged.len() as u64, kept: judged.iter().filter(|kept| **kept).count() as u64 }
+    };
     let result = json::NeverLoses {
         longest_s: options.longest,
         runs: options.runs,
-        missed: rows.iter().filter(|row| !row.kept).count() as u64,
+        learned: kept(&|row| Some(LEARNED.keeps(row.alone_s, &row.learned))),
+        scaled: kept(&|row| Some(SCALED.keeps(row.alone_s, row.scaled.as_ref()?))),
+        unknown: kept(&|row| Some(UNKNOWN.keeps(row.alone_s, &row.unknown))),
         rows,
     };
     if options.json {
         json::print(&result)?;
     } else {
-        failure::print(&text(&result, machine.note.as_deref()))?;
+        failure::print(&summary(&result))?;
     }
     unwritten.end()
 }
@@ -83,7 +127,7 @@ fn sizes(workload: Workload) -> Vec<u64> {
     let (paper, is_square) = (workload.largest_published(), workload.size_is_edge());
     let paper = if is_square { paper * paper } else { paper };
     let items =
-        std::iter::successors(Some(1_u64), |items| Some(items * 8)).take_while(|items| *items < paper);
+        std::iter::successors(Some(1_u64), |items| Some(items * STEP)).take_while(|items| *items < paper);
     let size = |items: u64| if is_square { (items as f64).sqrt().round() as u64 } else { items };
     items.chain([paper]).map(size).collect()
 }
@@ -96,6 +140,8 @@ struct Bench<'a> {
     devices: &'a [DeviceId],
     workload: Workload,
     prepared: &'a dyn Prepared,
+    /// The same workload at 1/64 of the size, if that is one of the sizes.
+    smaller: Option<&'a dyn Prepared>,
 }
 
 /// A device alone.
@@ -130,7 +176,11 @@ impl Bench<'_> {
                 .filter(|(index, _)| set & 1 << index != 0)
                 .map(|(_, it)| it)
                 .collect();
-            rows.push(self.set(&members, unwritten)?);
+            let row = self.set(&members, unwritten)?;
+            if !self.options.json {
+                progress.print(&line(&row))?;
+            }
+            rows.push(row);
         }
         progress.done();
         Ok(Some(rows))
@@ -147,15 +197,23 @@ impl Bench<'_> {
         for _ in 0..TRAINING {
             self.once(&trained)?;
         }
-        let (mut alone_s, mut learned_s, mut unknown_s, mut decided) =
-            (vec![Vec::new(); rivals.len()], Vec::new(), Vec::new(), Vec::new());
+        let smaller = self.smaller.map(|smaller| self.learned_of(smaller, &together)).transpose()?;
+        let (mut alone_s, mut learned_s, mut scaled_s, mut unknown_s, mut decided) =
+            (vec![Vec::new(); rivals.len()], Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for _ in 0..self.options.runs {
             for (rival, seconds) in rivals.iter().zip(&mut alone_s) {
+                self.once(&rival.coexecutor)?;
                 seconds.push(self.once(&rival.coexecutor)?);
             }
+            self.once(&trained)?;
             learned_s.push(self.once(&trained)?);
+            if let Some(smaller) = &smaller {
+                self.once(&trained)?;
+                scaled_s.push(self.once(&together(&smaller.detached()))?);
+            }
             let unknown = together(&Knowledge::new());
             let unknown = if self.options.decisions.is_some() { unknown.record_decisions() } else { unknown };
+            self.once(&trained)?;
             let (seconds, report) = self.reported(&unknown)?;
             unknown_s.push(seconds);
             decided.push((seconds, report.decisions));
@@ -163,8 +221,8 @@ impl Bench<'_> {
         self.prepared.verify().map_err(|error| Failure::Work(format!("the result is wrong: {error}")))?;
         let devices: Vec<String> = devices.iter().map(|&device| self.name(device)).collect();
         self.write_decisions(&devices, decided, unwritten);
-        let Figures { fastest, alone_s, learned, unknown, kept } =
-            Figures::of(&alone_s, &learned_s, &unknown_s);
+        let (fastest, best_s) = fastest(&alone_s);
+        let beside = |seconds: &[f64]| beside(seconds, &alone_s[fastest]);
         let report = trained.run(self.prepared.kernel(), self.prepared.items()).map_err(Failure::work)?;
         let worked = report.devices.iter().filter(|device| device.items > 0).map(|device| device.device);
         Ok(json::NeverLosesRow {
@@ -172,21 +230,32 @@ impl Bench<'_> {
             items: self.prepared.items(),
             devices,
             best: self.name(rivals[fastest].device),
-            alone_s,
-            learned_s: learned.seconds,
-            unknown_s: unknown.seconds,
-            learned_ratio: learned.ratio,
-            unknown_ratio: unknown.ratio,
-            learned_more_s: learned.more_s,
-            unknown_more_s: unknown.more_s,
+            alone_s: best_s,
+            learned: beside(&learned_s),
+            scaled: smaller.map(|_| beside(&scaled_s)),
+            unknown: beside(&unknown_s),
             used: worked.map(|device| self.name(device)).collect(),
             left_out: report
                 .left_out
                 .iter()
                 .map(|left_out| format!("{}: {}", self.name(left_out.device), left_out.reason))
                 .collect(),
-            kept,
         })
+    }
+
+    /// What a set learns of a smaller run.
+    fn learned_of(
+        &self,
+        smaller: &dyn Prepared,
+        together: &dyn Fn(&Knowledge) -> Coexecutor,
+    ) -> Result<Knowledge, Failure> {
+        let knowledge = Knowledge::new();
+        let coexecutor = together(&knowledge);
+        for _ in 0..TRAINING {
+            smaller.reset().map_err(Failure::work)?;
+            coexecutor.run(smaller.kernel(), smaller.items()).map_err(Failure::work)?;
+        }
+        Ok(knowledge)
     }
 
     /// Writes what was decided in the median of the runs with nothing known, if the options ask for it.
@@ -239,89 +308,76 @@ fn seconds_beside(best: f64, mut once: impl FnMut() -> Result<f64, Failure>) -> 
     Ok(once()?.min(once()?))
 }
 
-/// What a set took beside the best device alone.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Beside {
-    /// The median of its times.
-    seconds: f64,
-    /// The median of the rounds' ratios to the best device.
-    ratio: f64,
-    /// The median of the rounds' differences from the best device.
-    more_s: f64,
+/// What a set took beside the best device alone, in the same rounds.
+fn beside(seconds: &[f64], alone_s: &[f64]) -> json::Beside {
+    let rounds = || seconds.iter().zip(alone_s);
+    let ratios: Vec<f64> = rounds().map(|(one, other)| one / other).collect();
+    let more: Vec<f64> = rounds().map(|(one, other)| one - other).collect();
+    json::Beside { seconds: median(seconds), ratio: median(&ratios), more_s: median(&more) }
 }
 
-impl Beside {
-    fn of(seconds: &[f64], alone_s: &[f64]) -> Self {
-        let rounds = || seconds.iter().zip(alone_s);
-        let ratios: Vec<f64> = rounds().map(|(one, other)| one / other).collect();
-        let more: Vec<f64> = rounds().map(|(one, other)| one - other).collect();
-        Self { seconds: median(seconds), ratio: median(&ratios), more_s: median(&more) }
-    }
-
-    fn keeps(&self, alone_s: f64, most_ratio: f64) -> bool {
-        if alone_s >= LONG_SECONDS { self.ratio <= most_ratio } else { self.more_s <= MOST_SECONDS_MORE }
-    }
-}
-
-/// What the rounds of one set say: pure, so that each can be recomputed by hand.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Figures {
-    /// The index of the device that is fastest alone, among those timed.
-    fastest: usize,
-    /// Its median time.
-    alone_s: f64,
-    learned: Beside,
-    unknown: Beside,
-    /// Whether the set stays within both limits.
-    kept: bool,
-}
-
-impl Figures {
-    /// From the time of each device alone in each round, and those of the set, learned and with nothing known.
-    fn of(alone_s: &[Vec<f64>], learned_s: &[f64], unknown_s: &[f64]) -> Self {
-        let medians: Vec<f64> = alone_s.iter().map(|seconds| median(seconds)).collect();
-        let fastest =
-            (0..medians.len()).min_by(|a, b| medians[*a].total_cmp(&medians[*b])).unwrap_or_default();
-        let best_s = medians[fastest];
-        let learned = Beside::of(learned_s, &alone_s[fastest]);
-        let unknown = Beside::of(unknown_s, &alone_s[fastest]);
-        let kept = learned.keeps(best_s, MOST_LEARNED) && unknown.keeps(best_s, MOST_UNKNOWN);
-        Self { fastest, alone_s: best_s, learned, unknown, kept }
-    }
+/// The device that is fastest alone, by the median of its rounds, and that.
+fn fastest(alone_s: &[Vec<f64>]) -> (usize, f64) {
+    let medians = alone_s.iter().map(|seconds| median(seconds));
+    medians.enumerate().min_by(|one, other| one.1.total_cmp(&other.1)).unwrap_or_default()
 }
 
 fn median(samples: &[f64]) -> f64 {
     metrics::Summary::of(samples).map_or(0.0, |summary| summary.median)
 }
 
-/// The result as text for people.
-fn text(result: &json::NeverLoses, note: Option<&str>) -> String {
-    let columns = ["workload", "items", "devices", "best", "alone", "learned", "", "unknown", "", "used", ""];
-    let mut rows = vec![columns.map(str::to_owned).to_vec()];
-    for row in &result.rows {
-        rows.push(vec![
-            row.workload.clone(),
-            row.items.to_string(),
-            row.devices.join("+"),
-            row.best.clone(),
-            table::seconds(row.alone_s),
-            table::seconds(row.learned_s),
-            format!("{:.3}", row.learned_ratio),
-            table::seconds(row.unknown_s),
-            format!("{:.3}", row.unknown_ratio),
-            row.used.join("+"),
-            if row.kept { String::new() } else { "missed".to_owned() },
-        ]);
-    }
-    let mut lines: Vec<String> = note.map(str::to_owned).into_iter().collect();
-    lines.extend(table::lines(&rows));
-    let kept = result.rows.len() as u64 - result.missed;
-    lines.push(format!(
-        "{kept} of {} rows within {MOST_LEARNED} learned and {MOST_UNKNOWN} unknown, or 30 us below 1 ms",
-        result.rows.len()
-    ));
-    lines.push(String::new());
-    lines.join("\n")
+/// The widths of the columns: rows are printed as they are known.
+const WIDTHS: [usize; 11] = [11, 11, 22, 10, 10, 10, 7, 7, 7, 16, 8];
+
+fn columns(cells: [String; 11]) -> String {
+    let cells = cells.iter().zip(WIDTHS).map(|(cell, width)| format!("{cell:<width$}"));
+    format!("{}\n", cells.collect::<Vec<_>>().join(" ").trim_end())
+}
+
+fn heading(note: Option<&str>) -> String {
+    let names =
+        ["workload", "items", "devices", "best", "alone", "learned", "", "1/64", "unknown", "used", "missed"];
+    format!(
+        "{}{}",
+        note.map_or_else(String::new, |note| format!("{note}\n")),
+        columns(names.map(str::to_owned))
+    )
+}
+
+fn line(row: &json::NeverLosesRow) -> String {
+    let json::NeverLosesRow { alone_s, learned, scaled, unknown, .. } = row;
+    let ratio = |found: &json::Beside| format!("{:.3}", found.ratio);
+    let missed = [
+        ("l", LEARNED.keeps(*alone_s, learned)),
+        ("s", scaled.as_ref().is_none_or(|scaled| SCALED.keeps(*alone_s, scaled))),
+        ("u", UNKNOWN.keeps(*alone_s, unknown)),
+    ];
+    columns([
+        row.workload.clone(),
+        row.items.to_string(),
+        row.devices.join("+"),
+        row.best.clone(),
+        table::seconds(*alone_s),
+        table::seconds(learned.seconds),
+        ratio(learned),
+        scaled.as_ref().map_or_else(String::new, ratio),
+        ratio(unknown),
+        row.used.join("+"),
+        missed.iter().filter(|(_, keeps)| !keeps).map(|(name, _)| *name).collect(),
+    ])
+}
+
+/// How many rows are within each limit.
+fn summary(result: &json::NeverLoses) -> String {
+    let of = [(&LEARNED, &result.learned), (&SCALED, &result.scaled), (&UNKNOWN, &result.unknown)];
+    let lines = of.map(|(limit, found)| {
+        let ratios =
+            limit.ratios.iter().map(|(from_s, most)| format!("{most} from {}", table::seconds(*from_s)));
+        let ratios = ratios.collect::<Vec<_>>().join(", ");
+        let more = table::seconds(limit.more_s);
+        format!("{}: {} of {} rows within {ratios}, below {more} more\n", limit.name, found.kept, found.rows)
+    });
+    lines.concat()
 }
 
 #[cfg(test)]
@@ -356,7 +412,14 @@ mod tests {
         let Ok(machine) = Machine::of(&options) else { panic!("there is a processor") };
         let (workload, devices) = (Workload::Saxpy, &machine.devices[..]);
         let prepared = workload.prepare(&machine.platform, devices, &Input::Size(100)).expect("it is small");
-        let bench = Bench { options: &options, machine: &machine, devices, workload, prepared: &*prepared };
+        let bench = Bench {
+            options: &options,
+            machine: &machine,
+            devices,
+            workload,
+            prepared: &*prepared,
+            smaller: None,
+        };
         let coexecutor = Coexecutor::new(&machine.platform).devices(devices.iter().copied());
         let coexecutor = coexecutor.record_decisions();
         let run = |seconds: f64, items: u64| {
@@ -375,43 +438,27 @@ mod tests {
     }
 
     /// The second device is the fastest in the middle of its rounds, though the first one was once.
-    const ALONE: [[f64; 3]; 3] = [[1.0, 9.0, 8.0], [4.0, 2.0, 5.0], [7.0, 6.0, 6.5]];
-
-    fn figures(scale: f64, learned: [f64; 3], unknown: [f64; 3]) -> Figures {
-        let scaled = |seconds: [f64; 3]| seconds.map(|one| one * scale).to_vec();
-        Figures::of(&ALONE.map(scaled), &scaled(learned), &scaled(unknown))
-    }
-
     #[test]
     fn every_figure_is_recomputed_from_its_rounds() {
-        let found = figures(1.0, [2.0, 3.0, 10.0], [6.0, 1.0, 4.0]);
-        let expected = Figures {
-            fastest: 1,
-            alone_s: 4.0,
-            // Of each round: 0.5, 1.5 and 2, and -2, 1 and 5.
-            learned: Beside { seconds: 3.0, ratio: 1.5, more_s: 1.0 },
-            // 1.5, 0.5 and 0.8, and 2, -1 and -1.
-            unknown: Beside { seconds: 4.0, ratio: 0.8, more_s: -1.0 },
-            kept: false,
-        };
-        assert_eq!(found, expected);
+        let alone = [[1.0, 9.0, 8.0], [4.0, 2.0, 5.0], [7.0, 6.0, 6.5]].map(Vec::from);
+        assert_eq!(fastest(&alone), (1, 4.0));
+        // Of each round: 0.5, 1.5 and 2, and -2, 1 and 5.
+        let expected = json::Beside { seconds: 3.0, ratio: 1.5, more_s: 1.0 };
+        assert_eq!(beside(&[2.0, 3.0, 10.0], &alone[1]), expected);
     }
 
-    /// The limit is one of ratios for long runs and one of differences for short ones, and neither run may pass its own.
     #[test]
-    fn a_set_is_kept_that_passes_neither_limit() {
-        let by = |scale: f64, learned: f64, unknown: f64| {
-            let of = |ratio: f64| [4.0, 2.0, 5.0].map(|alone| alone * ratio);
-            figures(scale, of(learned), of(unknown)).kept
+    fn a_limit_is_one_of_ratios_for_long_runs_and_of_differences_for_short_ones() {
+        let keeps = |limit: &Limit, alone_s: f64, ratio: f64| {
+            let found = json::Beside { seconds: alone_s * ratio, ratio, more_s: alone_s * (ratio - 1.0) };
+            limit.keeps(alone_s, &found)
         };
-        assert!(by(1.0, 1.04, 1.14));
-        assert!(!by(1.0, 1.06, 1.14) && !by(1.0, 1.04, 1.16), "each has a limit");
-        // 4 us alone, of which a half more is nothing, and ten times as much is 36 us more.
-        assert!(by(1e-6, 1.5, 1.5));
-        assert!(!by(1e-6, 10.0, 1.0) && !by(1e-6, 1.0, 10.0));
-        // Below 1 ms the difference counts, and from there on the ratio.
-        assert!(by(0.249e-3, 1.030, 1.030) && !by(0.249e-3, 1.031, 1.0), "0.996 ms alone, and 31 us more");
-        assert!(by(0.25e-3, 1.049, 1.149) && !by(0.25e-3, 1.051, 1.0), "1 ms alone");
+        assert!(keeps(&LEARNED, 1e-3, 1.049) && !keeps(&LEARNED, 1e-3, 1.051));
+        assert!(keeps(&LEARNED, 4e-6, 8.0) && !keeps(&LEARNED, 4e-6, 10.0), "30 us more");
+        assert!(keeps(&SCALED, 0.1, 1.09) && !keeps(&SCALED, 0.1, 1.11));
+        assert!(keeps(&UNKNOWN, 9e-3, 1.29) && !keeps(&UNKNOWN, 9e-3, 1.31));
+        assert!(keeps(&UNKNOWN, 10e-3, 1.14) && !keeps(&UNKNOWN, 10e-3, 1.16));
+        assert!(keeps(&UNKNOWN, 0.9e-3, 1.33) && !keeps(&UNKNOWN, 0.9e-3, 1.34));
     }
 
     /// An edge is one of as many squares as there are items.
@@ -434,41 +481,41 @@ mod tests {
     }
 
     #[test]
-    fn every_figure_of_a_row_stands_in_the_text() {
-        let row = |kept: bool| json::NeverLosesRow {
+    fn every_figure_of_a_row_stands_in_its_line() {
+        let beside = |ratio: f64| json::Beside { seconds: 0.5 * ratio, ratio, more_s: 0.5 * (ratio - 1.0) };
+        let row = json::NeverLosesRow {
             workload: "saxpy".to_owned(),
             items: 64,
             devices: vec!["cpu".to_owned(), "opencl:0".to_owned()],
             best: "cpu".to_owned(),
             alone_s: 0.5,
-            learned_s: 0.25,
-            unknown_s: 0.125,
-            learned_ratio: 0.75,
-            unknown_ratio: 1.5,
-            learned_more_s: 0.0,
-            unknown_more_s: 0.0,
+            learned: beside(0.75),
+            scaled: Some(beside(1.125)),
+            unknown: beside(1.5),
             used: vec!["opencl:0".to_owned()],
             left_out: Vec::new(),
-            kept,
         };
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let figures = "saxpy 64 cpu+opencl:0 cpu 500.00 ms 375.00 ms 0.750 1.125 1.500 opencl:0 su";
+        assert_eq!(words(&line(&row)), figures);
+        assert_eq!(
+            words(&line(&json::NeverLosesRow { scaled: None, ..row })),
+            figures.replace(" 1.125", "").replace("su", "u")
+        );
+        let kept = |kept| json::Kept { rows: 3, kept };
         let result = json::NeverLoses {
             longest_s: 1.0,
             runs: 3,
-            missed: 1,
-            rows: vec![row(true), row(false), row(true)],
+            learned: kept(3),
+            scaled: kept(2),
+            unknown: kept(1),
+            rows: Vec::new(),
         };
-        let text = text(&result, Some("a note"));
-        let lines: Vec<String> =
-            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-        let figures = "saxpy 64 cpu+opencl:0 cpu 500.00 ms 250.00 ms 0.750 125.00 ms 1.500 opencl:0";
-        let expected = [
-            "a note",
-            "workload items devices best alone learned unknown used",
-            figures,
-            &format!("{figures} missed"),
-            figures,
-            "2 of 3 rows within 1.05 learned and 1.15 unknown, or 30 us below 1 ms",
-        ];
-        assert_eq!(lines, expected);
+        assert_eq!(
+            summary(&result),
+            "learned: 3 of 3 rows within 1.05 from 1.00 ms, below 30.0 us more\n\
+             learned at 1/64: 2 of 3 rows within 1.1 from 1.00 ms, below 60.0 us more\n\
+             unknown: 1 of 3 rows within 1.15 from 10.00 ms, 1.3 from 1.00 ms, below 300.0 us more\n"
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! A progress bar for what takes longer than a second, on a terminal.
 
+use crate::failure::{self, Failure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,11 @@ impl Progress {
         }
         self.bar.set_message(message.to_owned());
         self.bar.inc(1);
+    }
+
+    /// Prints a part of the result, which the bar does not draw over.
+    pub(crate) fn print(&self, text: &str) -> Result<(), Failure> {
+        self.bar.suspend(|| failure::print(text))
     }
 
     /// So many steps turned out not to be needed.

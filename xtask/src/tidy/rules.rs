@@ -34,6 +34,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "examples/acquire.rs",
     "examples/bound.rs",
     "examples/coexecute.rs",
+    "examples/iterated.rs",
     "examples/offload.rs",
     "examples/saxpy.rs",
     "examples/shared.rs",

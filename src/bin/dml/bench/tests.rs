@@ -209,7 +209,7 @@ fn the_calibrated_policy_learns_from_each_device_alone_and_no_other_does() {
     let learned = |policy: &str| {
         with_bench(0, &["--policy", policy], |bench, _| {
             bench.time_alone(&mut bench.progress()).map(drop).expect("nothing is wrong");
-            bench.knowledge.pages()
+            bench.knowledge.kernels().len()
         })
     };
     assert_eq!((learned("calibrated"), learned("static"), learned("dynamic:7")), (1, 0, 0));
@@ -339,26 +339,34 @@ fn several_devices_learn_together_under_the_calibrated_policy_alone() {
             prepared.resets.load(Ordering::Relaxed)
         })
     };
-    assert_eq!((began("static"), began("hguided")), (3 * 4 + 1, 3 * 4 + 1));
-    assert_eq!(began("calibrated"), 3 * 4 + 1 + LEARNING_RUNS);
+    assert_eq!((began("static"), began("hguided")), (3 * 7 + 1, 3 * 7 + 1));
+    assert_eq!(began("calibrated"), 3 * 7 + 1 + LEARNING_RUNS);
     let (alone, resets, _) = measured(0);
     assert!(alone.is_ok_and(|result| result.policy == "calibrated"));
-    assert_eq!(resets, 2 * 4 + 1, "one device has nobody to learn to share with");
+    assert_eq!(resets, 2 * 7 + 1, "one device has nobody to learn to share with");
 }
 
 /// Whoever gives up in a run that counts is named with its reason, once for each run.
 #[test]
 fn a_device_that_gives_up_is_told_of_every_run() {
     with_two_of_which(true, &["--policy", "static"], |bench, _| {
-        let together =
-            bench.time_together(&[1.0, 1.0], &mut bench.progress()).expect("the first one goes on");
-        let told = bench.failures(&together.timed);
+        // The second one cannot be measured alone.
+        assert!(bench.measure().is_err());
+        let coexecutor = bench.coexecutor(bench.devices, &[1.0, 1.0], PolicySpec::Static);
+        let mut together = [bench.turn(coexecutor, None)];
+        let mut progress = Progress::new(3);
+        for _ in 0..3 {
+            bench.round(&mut together, Counts::Yes, &mut progress).expect("the first one goes on");
+        }
+        let [together] = together;
+        let (timed, _) = bench.timed(together).expect("it has run");
+        let told = bench.failures(&timed);
         assert_eq!(told.len(), 3, "{told:?}");
         assert!(told.iter().all(|one| one.starts_with("other: ") && one.contains("it is tired")), "{told:?}");
     });
     with_two(&["--policy", "static"], |bench, _| {
-        let together = bench.time_together(&[1.0, 1.0], &mut bench.progress()).expect("nothing is wrong");
-        assert_eq!(bench.failures(&together.timed), [""; 0]);
+        let measured = bench.measure().expect("nothing is wrong");
+        assert_eq!(measured.result.failures, [""; 0]);
     });
 }
 
@@ -405,8 +413,8 @@ fn every_configuration_is_checked_and_one_run_of_each_does_not_count() {
     assert_eq!((result.runs, result.verified), (3, true));
     assert_eq!(
         (resets, checks),
-        (2 * (3 + 1) + 1, 2),
-        "cpu alone, and all together, of which one more is recorded"
+        (2 * (1 + 2 * 3) + 1, 2),
+        "cpu alone, and all together, of which one more is recorded; each that counts follows another one"
     );
     assert_eq!(result.under_compute.part, None, "one memory");
     let row = &result.devices[0];

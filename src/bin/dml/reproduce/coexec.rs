@@ -4,7 +4,7 @@ use super::{chart, give, published};
 use crate::bench::{self, Bench, able};
 use crate::cli::{Memory, ReproduceOptions, TableSize};
 use crate::failure::Failure;
-use crate::knowledge::Kept;
+use crate::knowledge;
 use crate::machine::Machine;
 use crate::speeds::date;
 use crate::{json, suite, table};
@@ -18,15 +18,15 @@ const RUNS: u32 = 9;
 pub(super) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     let of_suite = options.of_suite(options.memory.unwrap_or(Memory::Auto), RUNS);
     let machine = Machine::of(&of_suite)?;
-    let kept = Kept::open();
+    let knowledge = knowledge::of_this_machine();
     let mut rows = Vec::new();
     for workload in Workload::ALL {
         let devices = able(&of_suite, &machine.platform, &machine.devices, workload);
         let prepared = bench::prepare(&of_suite, &machine.platform, &devices, workload)?;
         let devices = bench::holding(&*prepared, &machine.platform, &devices)?;
-        let found = (&machine.platform, &devices[..], &machine.link_prices, &kept.knowledge);
+        let found = (&machine.platform, &devices[..], &machine.link_prices, &knowledge);
         rows.push(row(workload.kind(), Bench::new(&of_suite, found, &*prepared).measure()?.result));
-        kept.store().iter().for_each(|note| eprintln!("dml: {note}"));
+        knowledge::save(&knowledge);
     }
     let result = table(options, of_suite.runs, rows);
     let about = About { devices: devices(&machine), note: machine.note.as_deref() };

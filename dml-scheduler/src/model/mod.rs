@@ -1,0 +1,444 @@
+//! What earlier runs taught: how long each device computes a kernel, what moving its data takes, and how devices disturb each other.
+//!
+//! ```text
+//!   Report of a run ──learn──▶ Knowledge ──▶ plan: which devices take part, and what the policy may assume of each
+//!                                 │  ▲
+//!                              save  load      one JSON file per machine
+//! ```
+//! A kernel is known by its name, a device by its name and its number of units. What was learned at one size counts at every size
+//! ([`curve`]). A set of devices needs no measurement of its own: only how much slower each is beside another one is learned.
+
+mod curve;
+mod store;
+
+pub(crate) use curve::{Interval, KEPT, Width};
+pub use store::KnowledgeError;
+
+use crate::report::{CalledUp, PackageRecord};
+use curve::{Curve, Growth, Samples};
+use dml_core::sync::Mutex;
+use dml_core::{DeviceDesc, DeviceId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The part of all runs' time that exploring may cost: what a device of which little is known takes longer than the best one. With less,
+/// a better device is found later; with more, users notice. (`exploring_costs_a_tenth_of_all_runs`)
+pub(crate) const EXPLORES: f64 = 0.1;
+/// The seconds that exploring a new kernel may cost at once. Without them a short kernel would be explored after many runs only.
+/// (`dml bench never-loses`, rows below 1 ms)
+const NEW_KERNEL_SECONDS: f64 = 300e-6;
+/// The most kernels that are kept; a limit of the file's size.
+const MOST_KERNELS: usize = 4096;
+/// The largest slowdown that one run can show of a device beside another one.
+const MOST_SLOWDOWN: f64 = 4.0;
+
+/// What runs taught about kernels on devices. Clones share it.
+///
+/// It is kept by the kernel's name, and by the device's name and number of units: kernels that take different times need different names. Of each device
+/// it has curves of measured times: of packages by their items, and of moving data by its bytes. [`PolicySpec::Calibrated`](crate::PolicySpec)
+/// adds to it, and decides by it which devices take part.
+///
+/// ```no_run
+/// # use dml_core::Platform;
+/// # use dml_scheduler::{Coexecutor, Knowledge};
+/// # fn made(platform: &Platform) -> Coexecutor {
+/// // Read once, and saved when the last clone is dropped.
+/// Coexecutor::new(platform).knowledge(&Knowledge::of_this_machine())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Knowledge(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    book: Mutex<Book>,
+    /// Where it is saved.
+    file: Option<store::File>,
+}
+
+/// Everything that is known.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Book {
+    kernels: BTreeMap<String, KernelModel>,
+}
+
+/// What is known of a kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct KernelModel {
+    /// By the names of the devices.
+    devices: BTreeMap<String, DeviceModel>,
+    /// Seconds that exploring may cost. Not saved: a process pays for its own.
+    #[serde(skip)]
+    pub(crate) credit: f64,
+}
+
+impl Default for KernelModel {
+    fn default() -> Self {
+        Self { devices: BTreeMap::new(), credit: NEW_KERNEL_SECONDS }
+    }
+}
+
+/// What is known of a kernel on a device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct DeviceModel {
+    /// Seconds that the device computes a package, by its items: of runs on this device alone.
+    alone: Curve,
+    /// The same, of runs in which other devices computed too.
+    beside: Curve,
+    /// Seconds of a run in which the device did not compute, by the bytes that moved: launches, waiting and transfers that nothing hid.
+    moving: Curve,
+    /// Seconds of a run on this device alone, by its items, and the bytes that moved in it.
+    runs: Curve,
+    moved: Curve,
+    /// By how much longer a run takes the device beside another one, by that one's name and the power of two of the device's items.
+    slowdowns: BTreeMap<String, BTreeMap<u32, Samples>>,
+    /// Seconds of the first package in a process: drivers load and compile then. They say little of later ones.
+    cold: Curve,
+    /// Whether a run of this process has taught this.
+    #[serde(skip)]
+    is_warm: bool,
+    /// Whether the last run there failed. Not saved: a later process may find the cause gone.
+    #[serde(skip)]
+    pub(crate) has_failed: bool,
+}
+
+impl DeviceModel {
+    /// Whether any time of it is known.
+    pub(crate) fn is_known(&self) -> bool {
+        self.is_measured() || !self.cold.is_empty()
+    }
+
+    /// Whether a time of it is known that is not that of a first launch.
+    pub(crate) fn is_measured(&self) -> bool {
+        !self.alone.is_empty() || !self.beside.is_empty()
+    }
+
+    /// The seconds that it computes `items` in so many packages, if it computes as many side by side.
+    pub(crate) fn computing(&self, items: f64, packages: f64, width: Width) -> Option<Interval> {
+        let length = (items / packages).max(1.0);
+        let growth = Growth::Items(width);
+        let beside = || {
+            // No other device disturbs it alone, so it may take less.
+            let beside = self.beside.at(length, growth)?;
+            Some(Interval { least: beside.least / MOST_SLOWDOWN.sqrt(), ..beside })
+        };
+        let cold = || Some(Interval { least: 0.0, ..self.cold.at(length, Growth::By(0.0))? });
+        let one = self.alone.at(length, growth).or_else(beside).or_else(cold)?;
+        Some(one.times(packages))
+    }
+
+    /// The seconds of a run of so many items on this device alone. A run of about this size that was measured says more than the parts of it, but for the
+    /// bytes that moved in it and are there now.
+    pub(crate) fn alone(
+        &self,
+        items: f64,
+        packages: f64,
+        bytes: f64,
+        per_byte: f64,
+        width: Width,
+    ) -> Option<Interval> {
+        let moving = self.moving(bytes, per_byte)?;
+        if self.runs.samples_at(items) == 0 {
+            return Some(self.computing(items, packages, width)?.plus(moving));
+        }
+        let (run, moved) = (self.runs.at(items, Growth::By(0.0))?, self.moved.at(items, Growth::By(0.0))?);
+        let then = self.moving(moved.expected, per_byte)?;
+        let shift = |seconds: f64| (seconds + moving.expected - then.expected).max(moving.expected);
+        Some(Interval { least: shift(run.least), expected: shift(run.expected), most: shift(run.most) })
+    }
+
+    /// The seconds of a run in which it moves so many bytes and does not compute. Where that was not measured, a byte takes `per_byte`.
+    pub(crate) fn moving(&self, bytes: f64, per_byte: f64) -> Option<Interval> {
+        self.moving.at(bytes, Growth::By(per_byte))
+    }
+
+    /// How many runs of this size it has computed alone.
+    pub(crate) fn runs_alone(&self, items: f64) -> usize {
+        self.runs.samples_at(items)
+    }
+
+    /// By how much longer it takes for `items` beside another device: as measured at the nearest size.
+    pub(crate) fn slowdown(&self, other: &str, items: f64) -> Option<f64> {
+        let class = (items as u64).max(1).ilog2();
+        let sizes = self.slowdowns.get(other)?;
+        sizes.iter().min_by_key(|(size, _)| size.abs_diff(class))?.1.median()
+    }
+
+    fn is_valid(&self) -> bool {
+        let curves = [&self.alone, &self.beside, &self.moving, &self.runs, &self.moved, &self.cold];
+        curves.into_iter().all(Curve::is_valid)
+            && self
+                .slowdowns
+                .values()
+                .flat_map(BTreeMap::values)
+                .all(|samples| samples.is_valid() && samples.len() > 0)
+    }
+}
+
+impl KernelModel {
+    /// What is known of the kernel on a device.
+    pub(crate) fn device(&self, name: &str) -> Option<&DeviceModel> {
+        self.devices.get(name)
+    }
+}
+
+/// What a run was expected to take of a device, for what it teaches.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) device: DeviceId,
+    /// What the device is called here.
+    pub(crate) name: String,
+    /// The bytes that each package needs, and those that move with all items.
+    pub(crate) bytes: [f64; 2],
+    /// The seconds that a byte takes to move, by the links.
+    pub(crate) per_byte: f64,
+    /// How many items it computes side by side.
+    pub(crate) width: Width,
+    pub(crate) is_host: bool,
+    /// Whether this process has launched the kernel there before the run.
+    pub(crate) has_launched: bool,
+}
+
+impl Member {
+    /// The bytes that move for so many of all items.
+    pub(crate) fn moved(&self, items: u64, all: u64) -> f64 {
+        let [whole, parts] = self.bytes;
+        whole + parts * (items as f64 / all.max(1) as f64)
+    }
+}
+
+/// What a device is called here. With more or fewer compute units it is another device, and so is one that uses the buffers where they
+/// are: it computes at another speed.
+pub(crate) fn name_of(desc: &DeviceDesc, is_in_place: bool) -> String {
+    let place = if is_in_place { " in place" } else { "" };
+    format!("{}*{}{place}", desc.name, desc.units)
+}
+
+impl Knowledge {
+    /// Makes knowledge of nothing, which is not saved.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Copies what is known now into knowledge that goes its own way and is not saved.
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        let book = self.0.book.lock().clone();
+        Self(Arc::new(Shared { book: Mutex::new(book), file: None }))
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        let old = std::mem::take(&mut *self.0.book.lock());
+        drop(old);
+    }
+
+    /// Forgets a kernel. Returns whether it was known.
+    pub fn forget(&self, kernel: &str) -> bool {
+        self.0.book.lock().kernels.remove(kernel).is_some()
+    }
+
+    /// Returns the known kernels in order, each with the names of the devices of which a time is known.
+    #[must_use]
+    pub fn kernels(&self) -> Vec<(String, Vec<String>)> {
+        let known = |model: &KernelModel| {
+            let devices = model.devices.iter().filter(|(_, device)| device.is_known());
+            devices.map(|(name, _)| name.clone()).collect()
+        };
+        self.0.book.lock().kernels.iter().map(|(name, model)| (name.clone(), known(model))).collect()
+    }
+
+    /// Looks at what is known of a kernel.
+    pub(crate) fn with<R>(&self, kernel: &str, look: impl FnOnce(&KernelModel) -> R) -> R {
+        let book = self.0.book.lock();
+        match book.kernels.get(kernel) {
+            Some(model) => look(model),
+            None => look(&KernelModel::default()),
+        }
+    }
+
+    fn change<R>(&self, kernel: &str, change: impl FnOnce(&mut KernelModel) -> R) -> R {
+        let mut book = self.0.book.lock();
+        if book.kernels.len() >= MOST_KERNELS && !book.kernels.contains_key(kernel) {
+            book.kernels.pop_first();
+        }
+        if !book.kernels.contains_key(kernel) {
+            book.kernels.insert(kernel.to_owned(), KernelModel::default());
+        }
+        change(book.kernels.get_mut(kernel).expect("it was inserted"))
+    }
+
+    /// Notes whether a kernel failed on a device.
+    pub(crate) fn note_failure(&self, kernel: &str, device: &str, has_failed: bool) {
+        self.change(kernel, |model| {
+            model.devices.entry(device.to_owned()).or_default().has_failed = has_failed
+        });
+    }
+
+    /// Learns from a run in which nothing failed.
+    pub(crate) fn learn(&self, members: &[Member], run: &Ran<'_>) {
+        let Ran { kernel, items, duration, packages, .. } = *run;
+        let seconds = duration.as_secs_f64();
+        if items == 0 || seconds <= 0.0 {
+            return;
+        }
+        let mut worked = Vec::with_capacity(members.len());
+        for member in members {
+            let turns = in_turn(packages, member.device);
+            if let Some(last) = turns.iter().map(|turn| turn.record.end).max() {
+                let done = turns.iter().map(|turn| turn.record.package.items()).sum::<u64>();
+                let joined = run.called_up.iter().find(|called| called.device == member.device);
+                let joined = joined.map_or(Duration::ZERO, |called| called.at);
+                worked.push(Worked { member, done, joined, last, turns });
+            }
+        }
+        self.change(kernel, |model| {
+            let explored = run.without_exploring.map_or(0.0, |without| (seconds - without).max(0.0));
+            model.credit += EXPLORES * seconds - explored;
+            let is_alone = worked.len() == 1;
+            let idle = members.iter().filter(|member| {
+                run.chosen.contains(&member.device)
+                    && worked.iter().all(|other| other.member.device != member.device)
+            });
+            for member in idle {
+                // Nothing was left for it: it cannot help those that worked.
+                let device = model.devices.entry(member.name.clone()).or_default();
+                let size = (items / run.chosen.len() as u64).max(1).ilog2();
+                for other in &worked {
+                    let sizes = device.slowdowns.entry(other.member.name.clone()).or_default();
+                    sizes.entry(size).or_default().add(MOST_SLOWDOWN);
+                }
+            }
+            for Worked { member, done, joined, last, turns } in &worked {
+                let span = last.saturating_sub(*joined).as_secs_f64();
+                let others = worked.iter().filter(|other| other.member.device != member.device);
+                let others: Vec<&str> = others.map(|other| other.member.name.as_str()).collect();
+                let device = model.devices.entry(member.name.clone()).or_default();
+                device.learn_packages(turns, is_alone, member);
+                let computing: f64 = turns.iter().map(|turn| turn.seconds).sum();
+                let is_undisturbed = is_alone && run.is_alone;
+                let not_computing =
+                    if is_undisturbed { span - computing } else { at_the_ends(turns, *joined) };
+                let moved = member.moved(*done, items);
+                if is_undisturbed || device.moving.is_empty() {
+                    device.moving.add(moved, not_computing.max(1e-9));
+                }
+                if is_undisturbed && *done == items {
+                    device.runs.add(items as f64, span);
+                    device.moved.add(items as f64, moved.max(1.0));
+                }
+                if !is_alone {
+                    // Who waits for the others at the end loses as much by them.
+                    let until_the_end = duration.saturating_sub(*joined).as_secs_f64();
+                    device.learn_slowdown(member, (*done, items), turns.len(), until_the_end, &others);
+                }
+            }
+        });
+    }
+}
+
+/// A run, for what it teaches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ran<'a> {
+    pub(crate) kernel: &'a str,
+    pub(crate) items: u64,
+    pub(crate) duration: Duration,
+    pub(crate) packages: &'a [PackageRecord],
+    pub(crate) called_up: &'a [CalledUp],
+    /// The devices that were to share it from the start.
+    pub(crate) chosen: &'a [DeviceId],
+    /// Whether one device was to compute all of it. Otherwise threads of others may have been called in vain.
+    pub(crate) is_alone: bool,
+    /// What it would have taken if it had not explored; `None` if it did not.
+    pub(crate) without_exploring: Option<f64>,
+}
+
+/// What a device did in a run.
+struct Worked<'a> {
+    member: &'a Member,
+    done: u64,
+    joined: Duration,
+    /// When its last package was done.
+    last: Duration,
+    turns: Vec<Turn<'a>>,
+}
+
+impl DeviceModel {
+    /// Learns how long packages take: what all took, by the length of which most items were. Items of one part of the work may cost
+    /// many times those of another, so single packages tell little of their length.
+    fn learn_packages(&mut self, turns: &[Turn<'_>], is_alone: bool, member: &Member) {
+        // A processor's threads sleep before any kernel's first package.
+        let is_cold = !std::mem::replace(&mut self.is_warm, true) && (member.is_host || !member.has_launched);
+        let turns = match turns.split_first() {
+            Some((first, rest)) if is_cold => {
+                self.cold.add(first.record.package.items() as f64, first.seconds);
+                rest
+            }
+            _ => turns,
+        };
+        let lengths = || turns.iter().map(|turn| turn.record.package.items() as f64);
+        let items: f64 = lengths().sum();
+        let length = lengths().map(|length| length * length).sum::<f64>() / items;
+        let seconds: f64 = turns.iter().map(|turn| turn.seconds).sum();
+        let curve = if is_alone { &mut self.alone } else { &mut self.beside };
+        curve.add(length, seconds * (length / items));
+    }
+
+    /// Learns by how much longer it took beside others than it would have taken alone.
+    fn learn_slowdown(
+        &mut self,
+        member: &Member,
+        (done, items): (u64, u64),
+        packages: usize,
+        span: f64,
+        others: &[&str],
+    ) {
+        let (done_f, packages) = (done as f64, packages.max(1) as f64);
+        let bytes = member.moved(done, items);
+        let alone = self.computing(done_f, packages, member.width).zip(self.moving(bytes, member.per_byte));
+        let Some((computing, moving)) = alone else { return };
+        let slowdown = (span / computing.plus(moving).expected).clamp(1.0, MOST_SLOWDOWN);
+        let each = slowdown.powf(1.0 / others.len().max(1) as f64);
+        for other in others {
+            let sizes = self.slowdowns.entry((*other).to_owned()).or_default();
+            sizes.entry(done.max(1).ilog2()).or_default().add(each);
+        }
+    }
+}
+
+/// A package with the seconds in which its device computed it and no other one.
+#[derive(Clone, Copy, Debug)]
+struct Turn<'a> {
+    record: &'a PackageRecord,
+    seconds: f64,
+}
+
+/// The seconds before a device's first package began and after its last one was computed. Between them it may have waited for others.
+fn at_the_ends(turns: &[Turn<'_>], joined: Duration) -> f64 {
+    let (Some(first), Some(last)) = (turns.first(), turns.last()) else { return 0.0 };
+    let before = first.record.begun.saturating_sub(joined);
+    before.saturating_add(last.record.end.saturating_sub(last.record.computed)).as_secs_f64()
+}
+
+/// The packages of a device in the order of their ends.
+fn in_turn(packages: &[PackageRecord], device: DeviceId) -> Vec<Turn<'_>> {
+    let mut records: Vec<&PackageRecord> = packages.iter().filter(|record| record.device == device).collect();
+    records.sort_by_key(|record| record.computed);
+    let mut before = Duration::ZERO;
+    let mut turns = Vec::with_capacity(records.len());
+    for record in records {
+        let seconds = record.computed.saturating_sub(record.begun.max(before)).as_secs_f64();
+        before = record.computed;
+        turns.push(Turn { record, seconds });
+    }
+    turns
+}
+
+#[cfg(test)]
+mod tests;

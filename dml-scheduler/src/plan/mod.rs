@@ -1,0 +1,416 @@
+//! The plan of a run: which devices take part, what the policy may assume of each, and where each one's data is.
+//!
+//! ```text
+//!   buffers, links ──▶ moving ──┐
+//!   Knowledge ──────────────────┴─▶ select ──▶ members, explorers ──▶ policy, splitter
+//! ```
+
+mod moving;
+mod reason;
+mod select;
+
+#[cfg(feature = "simulated")]
+pub(crate) use moving::Moved;
+pub(crate) use moving::{Moving, are_results_there};
+pub use reason::Reason;
+
+use crate::director::Setup;
+use crate::kernel::Kernel;
+use crate::model::{KernelModel, Member, Width, name_of};
+use crate::package::UnitId;
+use crate::policy::{
+    Begins, Blueprint, Explorer, First, Learned, Log, Plan, PolicySpec, Prior, Recorded, Splitter,
+};
+use crate::report::RunError;
+use dml_core::{DeviceDesc, DeviceId, DeviceKind};
+use select::{Candidate, Choice, Selection, Share, THREAD_SECONDS};
+use std::ops::Range;
+use std::time::Duration;
+
+/// What a package costs a device besides its computing and its transfers, in seconds: a launch, a wait, and the device's
+/// idle units at both ends.
+const PACKAGE_SECONDS: f64 = 25e-6;
+/// The work-items that a unit of a GPU computes side by side at least. Fewer take as long.
+const GPU_UNIT_ITEMS: u64 = 256;
+/// The most packages of a device that computes alone.
+const MOST_PACKAGES: f64 = 16.0;
+
+/// A run that is planned: its devices, and which of them take part.
+#[derive(Debug)]
+pub(crate) struct RunPlan {
+    pub(crate) devices: Vec<DeviceId>,
+    /// Why each device is left out; `None` for those that take part, or may.
+    pub(crate) reasons: Vec<Option<Reason>>,
+    /// The devices, for what the run teaches; none if nothing is learned from it.
+    pub(crate) members: Vec<Member>,
+    /// The seconds that the run would have taken if it did not explore; `None` if it does not.
+    pub(crate) without_exploring: Option<f64>,
+    /// The devices that share it from the start; none if one alone begins.
+    pub(crate) chosen: Vec<DeviceId>,
+    plan: Plan,
+    /// The units that do not begin with the run.
+    benched: Vec<UnitId>,
+    homes: Vec<(Range<u64>, UnitId)>,
+}
+
+/// Whether it is decided who takes part, and learned from the run: by the policy, or of a kernel that one device computes.
+pub(crate) fn decides(setup: &Setup, kernel: &Kernel) -> bool {
+    setup.policy == PolicySpec::Calibrated || kernel.is_undivided()
+}
+
+impl RunPlan {
+    pub(crate) fn of(
+        setup: &Setup,
+        kernel: &Kernel,
+        items: u64,
+        devices: Vec<DeviceId>,
+    ) -> Result<Self, RunError> {
+        if let Some(powers) = setup.powers.as_ref().map(Vec::len).filter(|powers| *powers != devices.len()) {
+            return Err(RunError::Powers { powers, devices: devices.len() });
+        }
+        let homes = if devices.len() > 1 {
+            moving::homes(&setup.platform, kernel, items, &devices)
+        } else {
+            Vec::new()
+        };
+        if !decides(setup, kernel) {
+            let powers = setup.powers.clone().unwrap_or_else(|| vec![1.0; devices.len()]);
+            return Ok(Self {
+                reasons: vec![None; devices.len()],
+                members: Vec::new(),
+                without_exploring: None,
+                plan: Plan::Given(setup.policy, powers),
+                chosen: Vec::new(),
+                benched: Vec::new(),
+                homes,
+                devices,
+            });
+        }
+        let moving: Vec<Moving> =
+            devices.iter().map(|&device| Moving::of(setup, kernel, items, device)).collect();
+        let desc = |device: &DeviceId| &setup.platform.devices()[usize::from(device.0)];
+        let members: Vec<Member> = devices
+            .iter()
+            .zip(&moving)
+            .map(|(device, moving)| Member {
+                device: *device,
+                name: name_of(desc(device), moving.is_in_place),
+                bytes: [moving.whole.bytes, moving.inward.bytes + moving.outward.bytes],
+                per_byte: moving.per_byte(),
+                width: width(desc(device), kernel.grain(), kernel.work_items_per_item()),
+                is_host: moving.is_host,
+                has_launched: kernel.has_launched_on(*device),
+            })
+            .collect();
+        let lost = setup.platform.lost_devices();
+        let is_there = |device: &DeviceId| setup.platform.home(*device).is_some() && !lost.contains(*device);
+        let planner = Planner {
+            items,
+            local_size: kernel.grain(),
+            is_undivided: kernel.is_undivided(),
+            powers: setup.powers.as_deref(),
+            cores: setup.cores,
+            descs: devices.iter().map(desc).collect(),
+            are_there: devices.iter().map(is_there).collect(),
+            moving,
+            members: &members,
+        };
+        let (plan, reasons, without_exploring) =
+            setup.knowledge.with(kernel.name(), |model| planner.plan(model));
+        let benched = benched(&plan, &reasons);
+        let chosen = chosen(&members, &benched);
+        Ok(Self { benched, chosen, reasons, without_exploring, plan, homes, devices, members })
+    }
+
+    /// What a device is called where runs are learned from. Empty without the policy that learns.
+    pub(crate) fn name_of(&self, device: DeviceId) -> &str {
+        self.members.iter().find(|member| member.device == device).map_or("", |member| &member.name)
+    }
+
+    /// Whether one device computes all of it.
+    pub(crate) fn is_alone(&self) -> bool {
+        matches!(self.plan, Plan::Packages(_))
+    }
+
+    /// Whether devices may be called up while or after one computes its first sample, a work-group of so many of the items.
+    pub(crate) fn explores(&self, items: u64, local_size: u64) -> bool {
+        let Plan::Calibrated(Learned { explores: Some((Begins::Sampled(first), explorers)), .. }) =
+            &self.plan
+        else {
+            return false;
+        };
+        !explorers.is_empty() && (first.fills.is_none() || local_size < items)
+    }
+
+    /// The items per second that earlier runs promise of a device.
+    pub(crate) fn known_rate(&self, index: usize) -> Option<f64> {
+        match &self.plan {
+            Plan::Calibrated(learned) => {
+                learned.priors[index].filter(|prior| prior.trusted).map(|prior| prior.rate)
+            }
+            _ => None,
+        }
+    }
+
+    /// The splitter of the run: the policy with what is known of the devices. Also what the policy is built from, and what it will
+    /// have decided, if decisions are recorded.
+    pub(crate) fn splitter(
+        &self,
+        setup: &Setup,
+        kernel: &Kernel,
+        items: u64,
+    ) -> Result<(Splitter, Option<(Blueprint, Log)>), RunError> {
+        let (units, local_size) = (self.devices.len(), kernel.grain());
+        // This checks the powers, whatever the policy makes of them.
+        let powers = setup.powers.clone().unwrap_or_else(|| vec![1.0; units]);
+        setup.policy.build(&powers, items, local_size)?;
+        let name = |device: &DeviceId| setup.platform.devices()[usize::from(device.0)].name.to_string();
+        let names = self.devices.iter().map(name).collect();
+        let blueprint = Blueprint::new(items, local_size, names, self.plan.clone());
+        let (policy, log) = match (blueprint.build()?, setup.records) {
+            (policy, false) => (policy, None),
+            (policy, true) => {
+                let (policy, log) = Recorded::new(policy);
+                (Box::new(policy) as _, Some((blueprint, log)))
+            }
+        };
+        let mut splitter = Splitter::new(policy, units, items, local_size)?;
+        let is_in = |(_, unit): &&(Range<u64>, UnitId)| self.reasons[unit.0].is_none();
+        let homes: Vec<_> = self.homes.iter().filter(is_in).cloned().collect();
+        splitter.place(&homes);
+        self.benched.iter().for_each(|unit| splitter.bench(*unit));
+        Ok((splitter, log))
+    }
+}
+
+/// The units that do not begin with the run: those that are left out, and those that may be called up.
+pub(crate) fn benched(plan: &Plan, reasons: &[Option<Reason>]) -> Vec<UnitId> {
+    let waits = |index: usize| {
+        let Plan::Calibrated(Learned { explores: Some((begins, explorers)), .. }) = plan else {
+            return false;
+        };
+        match begins {
+            Begins::Sampled(first) => first.unit.0 != index,
+            Begins::Known(_) => explorers.iter().any(|explorer| explorer.unit.0 == index),
+        }
+    };
+    (0..reasons.len()).filter(|&index| reasons[index].is_some() || waits(index)).map(UnitId).collect()
+}
+
+/// The devices that share a run from the start; none if one alone begins.
+pub(crate) fn chosen(members: &[Member], benched: &[UnitId]) -> Vec<DeviceId> {
+    let begin = members.iter().enumerate().filter(|(index, _)| !benched.contains(&UnitId(*index)));
+    let chosen: Vec<DeviceId> = begin.map(|(_, member)| member.device).collect();
+    if chosen.len() > 1 { chosen } else { Vec::new() }
+}
+
+/// How many items a device computes side by side, of a kernel with work-groups of `local_size` items.
+pub(crate) fn width(desc: &DeviceDesc, local_size: u64, work_items_per_item: u64) -> Width {
+    let units = u64::from(desc.units.max(1));
+    if desc.kind == DeviceKind::Gpu {
+        let fills = units * GPU_UNIT_ITEMS / work_items_per_item.max(1);
+        Width { fills: fills as f64, grows: 0.0 }
+    } else {
+        Width { fills: local_size.saturating_mul(units) as f64, grows: 0.5 }
+    }
+}
+
+/// What a plan is made from.
+pub(crate) struct Planner<'a> {
+    pub(crate) items: u64,
+    pub(crate) local_size: u64,
+    pub(crate) is_undivided: bool,
+    pub(crate) powers: Option<&'a [f64]>,
+    /// How many cores the devices of kind `cpu` share.
+    pub(crate) cores: u32,
+    pub(crate) descs: Vec<&'a DeviceDesc>,
+    /// Whether each device has a memory and is not lost.
+    pub(crate) are_there: Vec<bool>,
+    pub(crate) moving: Vec<Moving>,
+    pub(crate) members: &'a [Member],
+}
+
+impl Planner<'_> {
+    /// The policy's plan, why each device is left out, and what the run would take without exploring if it explores.
+    pub(crate) fn plan(&self, model: &KernelModel) -> (Plan, Vec<Option<Reason>>, Option<f64>) {
+        if let [_] = self.members {
+            let expected = self.expected(model, 0);
+            return (Plan::Packages(self.packages(0, 1.0, expected) as u64), vec![None], None);
+        }
+        let candidates: Vec<Candidate<'_>> =
+            (0..self.members.len()).map(|index| self.candidate(model, index)).collect();
+        let choice = Choice {
+            items: self.items as f64,
+            groups: self.items.div_ceil(self.local_size),
+            candidates: &candidates,
+            credit: model.credit,
+            is_undivided: self.is_undivided,
+        };
+        let Selection { members, explorers, best_seconds, seconds, shares, reasons } = choice.select();
+        let explored = Some(best_seconds)
+            .filter(|_| !members.is_empty() && (!explorers.is_empty() || seconds > best_seconds));
+        if self.is_undivided {
+            let chosen = self.undivided(&candidates, members.first().map(|&best| (best, seconds)));
+            let left_out = |index| Some(Reason::Undivided).filter(|_| index != chosen);
+            return (Plan::Packages(1), (0..candidates.len()).map(left_out).collect(), None);
+        }
+        if let ([alone], []) = (&members[..], &explorers[..]) {
+            let packages = candidates[*alone].packages as u64;
+            return (Plan::Packages(packages), reasons, explored);
+        }
+        let mut priors = self.given();
+        for (&index, share) in members.iter().zip(&shares) {
+            let launch = if self.moving[index].is_host { 0.0 } else { PACKAGE_SECONDS };
+            let rate = share.items / share.computing.max(f64::MIN_POSITIVE);
+            if rate.is_finite() && rate > 0.0 {
+                priors[index] =
+                    Some(Prior::measured(rate, Duration::try_from_secs_f64(launch).unwrap_or_default()));
+            }
+        }
+        let mut reasons = reasons;
+        let explores = match &members[..] {
+            [] if self.powers.is_some() => None,
+            [] => {
+                let (first, explorers) = self.begins(&candidates, explorers);
+                // Nobody has seen which of several on the same cores is faster: one is compared with the first.
+                let mut has_rival = false;
+                for explorer in &explorers {
+                    if !explorer.turns_with.is_empty() && std::mem::replace(&mut has_rival, true) {
+                        reasons[explorer.unit.0] = Some(Reason::SameCores);
+                    }
+                }
+                let explorers = explorers.into_iter().filter(|explorer| reasons[explorer.unit.0].is_none());
+                Some((Begins::Sampled(first), explorers.collect()))
+            }
+            _ if explorers.is_empty() => None,
+            _ => Some((Begins::Known(seconds), explorers)),
+        };
+        let share =
+            |index: usize| members.iter().position(|&member| member == index).map(|place| shares[place]);
+        let overlaps = |&index: &usize| match share(index) {
+            Some(Share { items, computing }) => {
+                self.packages(index, items / self.items as f64, Some(computing)) > 1.0
+            }
+            None => !self.moving[index].is_host,
+        };
+        let overlapping = (0..priors.len()).filter(overlaps);
+        let left_out = (0..priors.len()).filter(|&index| reasons[index].is_some());
+        let learned = Learned {
+            priors,
+            overlapping: overlapping.map(UnitId).collect(),
+            fills: (0..self.descs.len()).map(|index| self.latent(index)).collect(),
+            left_out: left_out.map(UnitId).collect(),
+            explores,
+        };
+        (Plan::Calibrated(learned), reasons, explored)
+    }
+
+    /// How many items a GPU computes in the time of one; 0 of others.
+    fn latent(&self, index: usize) -> u64 {
+        if self.descs[index].kind == DeviceKind::Gpu { self.members[index].width.fills as u64 } else { 0 }
+    }
+
+    fn candidate<'a>(&'a self, model: &'a KernelModel, index: usize) -> Candidate<'a> {
+        let twins: Vec<usize> = (0..self.descs.len()).filter(|&other| self.are_twins(index, other)).collect();
+        let of = |index: usize| model.device(&self.members[index].name).filter(|model| model.is_known());
+        let desc = self.descs[index];
+        let is_on_cores = desc.kind == DeviceKind::Cpu;
+        Candidate {
+            model: of(index).or_else(|| twins.iter().find_map(|&twin| of(twin))),
+            name: &self.members[index].name,
+            twin: twins.iter().copied().chain([index]).min().filter(|_| !twins.is_empty()),
+            moving: self.moving[index],
+            packages: self.packages(index, 1.0, self.expected(model, index)),
+            part_of_cores: if is_on_cores { f64::from(desc.units) / f64::from(self.cores) } else { 0.0 },
+            width: self.members[index].width,
+            latent: self.latent(index),
+            has_failed: model.device(&self.members[index].name).is_some_and(|model| model.has_failed),
+        }
+    }
+
+    /// Whether two devices are separate hardware of one model. What is left of hardware that several devices share nobody knows.
+    fn are_twins(&self, one: usize, other: usize) -> bool {
+        let hardware = |index: usize| self.descs[index].hardware.as_ref();
+        let is_shared = |index: usize| {
+            hardware(index).is_some()
+                && (0..self.descs.len()).any(|other| other != index && hardware(other) == hardware(index))
+        };
+        one != other && self.descs[one].is_twin_of(self.descs[other]) && !is_shared(one) && !is_shared(other)
+    }
+
+    /// The powers that were given, for devices of which nothing else is known.
+    fn given(&self) -> Vec<Option<Prior>> {
+        match self.powers {
+            Some(powers) => powers.iter().map(|&power| Some(Prior::of_power(power))).collect(),
+            None => vec![None; self.members.len()],
+        }
+    }
+
+    /// The seconds that a device computes all items alone, if that is known.
+    fn expected(&self, model: &KernelModel, index: usize) -> Option<f64> {
+        let known = model.device(&self.members[index].name)?;
+        Some(known.computing(self.items as f64, 1.0, self.members[index].width)?.expected)
+    }
+
+    /// In how many packages a device computes a part of all items. More of them let transfers overlap with computing, and each
+    /// costs something.
+    fn packages(&self, index: usize, part: f64, computing: Option<f64>) -> f64 {
+        let Moving { inward, outward, is_host, .. } = self.moving[index];
+        let (inward, outward) = (inward.seconds * part, outward.seconds * part);
+        let longest = inward.max(outward);
+        if is_host || self.is_undivided || longest <= 0.0 {
+            return 1.0;
+        }
+        let computing = computing.unwrap_or(longest);
+        let hidden = inward + outward + computing - longest.max(computing);
+        let packages = (hidden / PACKAGE_SECONDS).sqrt().clamp(1.0, MOST_PACKAGES).floor();
+        let saved = hidden * (1.0 - 1.0 / packages) - PACKAGE_SECONDS * (packages - 1.0);
+        if saved > THREAD_SECONDS { packages } else { 1.0 }
+    }
+
+    /// The unit that begins if nothing is known, and the others: the host, or else one in whose memory the data lies, or else the first.
+    fn begins(&self, candidates: &[Candidate<'_>], explorers: Vec<Explorer>) -> (First, Vec<Explorer>) {
+        let is_near =
+            |index: &usize| self.moving[*index].is_in_place && candidates[*index].part_of_cores > 0.0;
+        let all = || 0..candidates.len();
+        let able = |index: &usize| !candidates[*index].has_failed;
+        let host = all().find(|&index| self.moving[index].is_host && able(&index));
+        let near = host.or_else(|| all().find(|index| is_near(index) && able(index)));
+        let first = near.or_else(|| all().find(able)).unwrap_or(0);
+        let fills = near.map(|first| self.members[first].width.fills as u64);
+        let fits = |index: usize| {
+            let parts = candidates[first].part_of_cores + candidates[index].part_of_cores;
+            candidates[first].part_of_cores == 0.0
+                || candidates[index].part_of_cores == 0.0
+                || parts < 1.0 + 1e-9
+        };
+        let others = explorers.into_iter().filter(|explorer| explorer.unit.0 != first);
+        let others = others.map(|explorer| Explorer {
+            turns_with: if fits(explorer.unit.0) { Vec::new() } else { vec![UnitId(first)] },
+            ..explorer
+        });
+        (First { unit: UnitId(first), fills }, others.collect())
+    }
+
+    /// The device that computes a kernel that is not divided: one of which nothing is known if its data moves in less time than the best known
+    /// one takes in all. A device on which the last run failed comes last.
+    fn undivided(&self, candidates: &[Candidate<'_>], best: Option<(usize, f64)>) -> usize {
+        let moving = |index: &usize| {
+            let candidate = &candidates[*index];
+            let Moving { whole, inward, outward, .. } = candidate.moving;
+            let seconds = whole.seconds + inward.seconds + outward.seconds;
+            if candidate.has_failed || !self.are_there[*index] { f64::INFINITY } else { seconds }
+        };
+        let unknown = (0..candidates.len()).filter(|&index| candidates[index].model.is_none());
+        let nearest = unknown.min_by(|one, other| moving(one).total_cmp(&moving(other)));
+        match (best, nearest) {
+            (Some((_, takes)), Some(unknown)) if moving(&unknown) < takes => unknown,
+            (Some((best, _)), _) => best,
+            (None, nearest) => {
+                let last =
+                    || (0..candidates.len()).min_by(|one, other| moving(one).total_cmp(&moving(other)));
+                nearest.filter(|unknown| moving(unknown).is_finite()).or_else(last).unwrap_or(0)
+            }
+        }
+    }
+}
