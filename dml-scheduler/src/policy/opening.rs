@@ -5,8 +5,8 @@
 //!                                     └── the rest is long ────▶ packages ........................
 //!   explorer                                 called up ▏a part of the rest▏ as fast as it has shown to be ...
 //! ```
-//! 1. If nothing is known of any unit, one begins: the one that costs least to set going. Its samples tell how long the rest takes, at the
-//!    most and at the least: one may be a single thread's, and also one that is still under way tells how long the rest takes at the least.
+//! 1. If no unit is measured, the one begins that costs least to set going. Its samples bound the time of the rest from above and below.
+//!    A sample may be a single thread's. One that is still under way bounds the rest from below.
 //! 2. An explorer is called up if the rest takes longer than the explorer needs to begin, and less with it, were it as fast as its data moves.
 //! 3. Its first package would take the others as long as the run so far, and is one [`CAUTION`]th of the rest at most. Of a
 //!    GPU it is as many items as that computes in the time of one.
@@ -83,7 +83,7 @@ impl Explorer {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct First {
     pub(crate) unit: UnitId,
-    /// How many items its threads compute side by side, `None` if a launch takes as long whatever its size.
+    /// How many items its threads compute side by side; `None` if a launch takes as long whatever its size.
     pub(crate) fills: Option<u64>,
 }
 
@@ -434,6 +434,11 @@ impl Policy for Opening {
         if let Some(seen) = self.units.get_mut(package.unit().0) {
             let counted = if seen.computing > 0 { &mut seen.computing } else { &mut seen.travelling };
             *counted = counted.saturating_sub(1);
+        }
+        if let Stage::Sampling(first, samples) = &mut self.stage
+            && first.unit == package.unit()
+        {
+            samples.under_way = None;
         }
         self.inner.given_back(package);
     }

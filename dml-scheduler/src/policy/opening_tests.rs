@@ -128,6 +128,15 @@ fn others_are_called_up_while_a_long_sample_is_under_way() {
     assert!(run.ask(OTHER).is_some());
 }
 
+/// What came back runs no longer, so its age says nothing.
+#[test]
+fn a_sample_that_came_back_tells_nothing() {
+    let mut run = Run::new([1e6, 1.0], sampled(Some(16)), explorer(150e-6, 0.0));
+    let sample = run.ask(FIRST).unwrap();
+    run.splitter.give_back(&sample).unwrap();
+    assert_eq!(run.splitter.called_up(Duration::from_millis(10)), []);
+}
+
 /// Nothing is begun that ends long after an explorer could have done all of the rest.
 #[test]
 fn others_begin_as_little_as_they_can_while_an_explorer_may_do_it_sooner() {
