@@ -1,8 +1,8 @@
 //! Dependent kernels, a hundred times over the same buffers: a 5-point stencil, and saxpy and a blur in turns. Each step computes where
 //! its data is, so only the rows at the borders of the devices' parts move.
 //!
-//! Run with `cargo run --release --example iterated [side] [steps]`. It prints the time and the bytes moved per step of each device alone
-//! and of all together, by the static policy and by the default one: medians of five rounds.
+//! Run with `cargo run --release --example iterated [side] [steps]`. It prints the time and the bytes moved per step of each device alone,
+//! and of all together by the static and the default policy. Times are medians of five rounds.
 
 use dml::Kernel;
 use dml::core::{DeviceDesc, DeviceKind};

@@ -1,4 +1,4 @@
-//! Devices of which nothing is known: they compute real packages of a run if they could help, and are known afterwards.
+//! Unmeasured devices: they compute real packages of a run if they could help, and are measured afterwards.
 
 #![cfg(not(dml_loom))]
 

@@ -97,8 +97,8 @@ impl Coexecutor {
     ///
     /// Devices whose [units](DeviceDesc::units) together are no more than that compute at once. With [`PolicySpec::Calibrated`], others do
     /// not compute at the same time: they would take the cores from each other, and the run would be longer than on the best of them. In a
-    /// long run of which nothing is known one such device takes turns with the one that began: each computes packages while the other pauses, and the
-    /// faster one goes on. Name the devices to use, or give each a part of the cores, if that is not wanted.
+    /// long run of an unknown kernel one such device takes turns with the one that began. Each computes packages while the other pauses, and
+    /// the faster one goes on. Name the devices to use, or give each a part of the cores, if that is not wanted.
     #[must_use]
     pub fn cores(mut self, cores: u32) -> Self {
         self.0.cores = cores.max(1);

@@ -328,7 +328,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Whether two devices are separate hardware of one model. What is left of hardware that several devices share nobody knows.
+    /// Whether two devices are separate hardware of one model. Devices that share hardware
+    /// are no twins: how much of it is left to each is unknown.
     fn are_twins(&self, one: usize, other: usize) -> bool {
         let hardware = |index: usize| self.descs[index].hardware.as_ref();
         let is_shared = |index: usize| {
@@ -392,7 +393,7 @@ impl Planner<'_> {
         (First { unit: UnitId(first), fills }, others.collect())
     }
 
-    /// The device that computes a kernel that is not divided: one of which nothing is known if its data moves in less time than the best known
+    /// The device that computes an undivided kernel: an unmeasured one if its data moves in less time than the best measured
     /// one takes in all. A device on which the last run failed comes last.
     fn undivided(&self, candidates: &[Candidate<'_>], best: Option<(usize, f64)>) -> usize {
         let moving = |index: &usize| {

@@ -185,7 +185,7 @@ fn a_device_that_was_never_alone_is_tried_alone_as_far_as_credit_goes() {
     assert!(rich.seconds > rich.best_seconds, "that may cost the difference");
 }
 
-/// Of a device of which nothing is known, only what its data takes.
+/// Of an unmeasured device, only what its data takes.
 #[test]
 fn an_unknown_device_is_explored_if_it_could_help() {
     let knowledge = Knowledge::new();

@@ -1,8 +1,8 @@
 //! `dml bench`: each device alone, and all together, in turns.
 //!
 //! Every run begins with the inputs on the host alone and ends with the outputs on the host, so all transfers count.
-//! In each round every device runs alone and then all run together, so that clocks are the same; and a short run follows one of the same
-//! devices, since one after a GPU's finds other caches and sleeping cores. One round is discarded, the others give median, least and
+//! In each round every device runs alone and then all run together, so that clocks are the same. A short run follows one of the same
+//! devices: one after a GPU's finds other caches and sleeping cores. One round is discarded, the others give median, least and
 //! greatest time; the result of the last run of each configuration is checked.
 
 use crate::cli::{BenchOptions, SizeSpec};

@@ -1,8 +1,8 @@
 //! `dml bench never-loses`: every workload, size and set of devices, together beside the best device alone.
 //!
-//! In each round the devices that could be the best run alone, then the set runs with what it has learned, with what it has learned of
-//! a run of 1/64 of the size, and with nothing known; and each of them after a run that does not count, of the same device or of the set
-//! with what it has learned, since a run after a GPU's finds other caches and sleeping cores. The median of the rounds' ratios counts.
+//! In each round the devices that could be the best run alone. Then the set runs with what it has learned, with what it has learned of
+//! 1/64 of the size, and with no knowledge. Before each timed run the same device, or the set that has learned, runs untimed: a run after
+//! a GPU's finds other caches and sleeping cores. The median of the rounds' ratios counts.
 
 use crate::bench::{able, holding};
 use crate::cli::BenchOptions;
@@ -377,7 +377,7 @@ fn summary(result: &json::NeverLoses) -> String {
         let more = table::seconds(limit.more_s);
         format!("{}: {} of {} rows within {ratios}, below {more} more\n", limit.name, found.kept, found.rows)
     });
-    lines.concat()
+    format!("{}missed: l learned, s learned at 1/64, u unknown\n", lines.concat())
 }
 
 #[cfg(test)]
@@ -515,7 +515,8 @@ mod tests {
             summary(&result),
             "learned: 3 of 3 rows within 1.05 from 1.00 ms, below 30.0 us more\n\
              learned at 1/64: 2 of 3 rows within 1.1 from 1.00 ms, below 60.0 us more\n\
-             unknown: 1 of 3 rows within 1.15 from 10.00 ms, 1.3 from 1.00 ms, below 300.0 us more\n"
+             unknown: 1 of 3 rows within 1.15 from 10.00 ms, 1.3 from 1.00 ms, below 300.0 us more\n\
+             missed: l learned, s learned at 1/64, u unknown\n"
         );
     }
 }
