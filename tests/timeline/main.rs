@@ -573,6 +573,13 @@ fn the_events_for_perfetto_are_those_of_the_report() {
             add("results", record.computed, record.end);
         }
     }
+    // Units that want one buffer at the same moment wait for each other.
+    for (pid, device) in (1..).zip(&trace.devices) {
+        for wait in trace.waits.iter().filter(|wait| device.arena.is_some() && wait.arena == device.arena) {
+            let us = |ns: u64| ns as f64 / 1e3;
+            expected.push((pid, "wait".to_owned(), us(wait.begin_ns), us(wait.end_ns - wait.begin_ns)));
+        }
+    }
     let mut slices: Vec<(u64, String, f64, f64)> = Vec::new();
     let (mut bytes, mut last_count, mut found) = (0, BTreeMap::new(), Vec::new());
     let mut tracks: BTreeMap<(u64, u64), Vec<(f64, f64)>> = BTreeMap::new();
