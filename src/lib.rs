@@ -12,6 +12,7 @@
 //! | [`core`] | buffers, the abstract machine, planning, waiting |
 //! | [`arenas`] | main memory, OpenCL, arenas for tests; what this machine has |
 //! | [`scheduler`] | packages, policies, units, metrics |
+//! | `timeline` | a run as a value that is kept and looked at |
 //!
 //! ```
 //! use dml::prelude::*;
@@ -42,6 +43,8 @@ pub use dml_arenas::launch;
 pub use dml_core as core;
 pub use dml_core::bytemuck;
 pub use dml_scheduler as scheduler;
+#[cfg(feature = "timeline")]
+pub use dml_timeline as timeline;
 
 pub use dml_core::{
     Access, AcquireError, ArenaId, Buffer, DeviceId, Grants, Platform, PlatformBuilder, RawBuffer,

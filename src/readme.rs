@@ -67,12 +67,12 @@ mod start {}
 
 /// ```no_run
 /// # use dml::{Kernel, prelude::*};
-/// # use dml::scheduler::timeline::Trace;
+/// # use dml::timeline::Trace;
 /// # use std::fs::File;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let platform = Platform::builder().discover()?.build()?;
 /// # let (coexecutor, kernel, items) = (Coexecutor::new(&platform), Kernel::new("traced", 64), 1000);
-/// let recording = Trace::record(&platform);                                              // dml::scheduler::timeline::Trace
+/// let recording = Trace::record(&platform);                                              // dml::timeline::Trace
 /// let trace = recording.finish(&coexecutor.run(&kernel, items)?)?;
 /// trace.write_page(File::create("run.html")?)?;                                          // or write_perfetto, or serde
 /// # Ok(())

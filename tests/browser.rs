@@ -4,7 +4,7 @@
 
 #![cfg(all(not(dml_loom), feature = "timeline"))]
 
-use dml::scheduler::timeline::Trace;
+use dml::timeline::Trace;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

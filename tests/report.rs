@@ -2,7 +2,7 @@
 
 #![cfg(not(dml_loom))]
 
-use dml::scheduler::timeline::Trace;
+use dml::timeline::Trace;
 use serde_json::Value;
 use std::path::Path;
 

@@ -92,6 +92,7 @@ pub mod record {
     //! What happened: counters that always run, and an event stream that runs when asked for.
 
     pub use crate::base::counters::{Counters, OPERATIONS, Operation, Transfer};
+    pub use crate::platform::copies::{RecordedCopy, copies};
     pub use crate::platform::record::{Event, Recording};
     pub use crate::state::EventKind;
 }

@@ -30,40 +30,28 @@
 
 #![forbid(unsafe_code)]
 
+mod base;
 mod check;
-mod coexecutor;
-mod commander;
-mod copies;
-mod director;
-mod guard;
-mod hooks;
 mod kernel;
-pub mod metrics;
 mod model;
-mod package;
 mod plan;
 pub mod policy;
 mod report;
-mod round;
-mod running;
-#[cfg(feature = "simulated")]
-pub mod simulated;
-#[cfg(feature = "timeline")]
-pub mod timeline;
-mod unit;
+mod run;
 
+pub use base::package::{Package, UnitId};
 pub use check::{CheckError, Checked, Departure, Wrong, check_footprints};
-pub use coexecutor::Coexecutor;
-pub use hooks::{Hooks, NoHooks};
 pub use kernel::{
     Argument, Footprint, FootprintError, FootprintFault, Kernel, KernelError, NotStarted, Variant,
 };
 pub use model::{Knowledge, KnowledgeError};
-pub use package::{Package, UnitId};
-pub use plan::Reason;
+#[cfg(feature = "simulated")]
+pub use plan::simulated;
 pub use policy::{
     Assignment, Calibrated, Computed, Dynamic, HGuided, NotCompleted, NotInFlight, ParsePolicyError, Policy,
     PolicyError, PolicySpec, Prior, Splitter, Static,
 };
-pub use report::{CalledUp, DeviceReport, LeftOut, PackageRecord, Report, RunError, UnitFailure};
-pub use running::{DeviceProgress, Progress, RunCanceller, Running};
+pub use report::{
+    CalledUp, DeviceReport, LeftOut, PackageRecord, Reason, Report, RunError, UnitFailure, metrics,
+};
+pub use run::{Coexecutor, DeviceProgress, Hooks, NoHooks, Progress, RunCanceller, Running};

@@ -13,8 +13,8 @@ use dml::core::{
     Ticket,
 };
 use dml::prelude::*;
-use dml::scheduler::timeline::{DecisionKind, Finding, FindingKind, OtherPlatform, Trace, TraceError};
 use dml::scheduler::{KernelError, Report};
+use dml::timeline::{DecisionKind, Finding, FindingKind, OtherPlatform, Trace, TraceError};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -11,7 +11,8 @@
 //!    nowhere else; every block says why it is sound.
 //! 2. `dml-core::state` is pure: no clocks, threads, locks, atomics or I/O.
 //! 3. `dml-core` names no memory framework, `dml-scheduler` no arena, neither in code nor in what it depends on.
-//! 4. Only `dml-core::sync` knows where locks come from. The rooms of `dml-core` import from no room above them.
+//! 4. Only `dml-core::sync` knows where locks come from. The rooms of `dml-core` and `dml-scheduler` import from
+//!    no room above them.
 //! 5. No file outgrows a reader, no placeholder is left, every crate takes the workspace's lints, every link leads
 //!    somewhere.
 //! 6. Every numbered obligation of a public trait names a test that is there.

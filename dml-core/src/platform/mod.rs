@@ -1,6 +1,7 @@
 //! A platform: the devices, arenas and links of one machine, fixed once built.
 
 pub(crate) mod builder;
+pub(crate) mod copies;
 pub(crate) mod desc;
 pub(crate) mod error;
 pub(crate) mod hints;

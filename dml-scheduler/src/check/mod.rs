@@ -20,8 +20,8 @@
 mod runs;
 mod values;
 
+use crate::base::package::{Package, UnitId};
 use crate::kernel::{Argument, FootprintError, Kernel, KernelError};
-use crate::package::{Package, UnitId};
 use crate::report::RunError;
 use dml_core::{AcquireError, BufferName, ConfigError, DeviceId, Platform};
 use runs::Check;

@@ -2,9 +2,9 @@
 
 use super::values::{Copied, Outside, WAYS, noise};
 use super::{CheckError, Departure, Wrong};
-use crate::guard::guarded;
+use crate::base::guard::guarded;
+use crate::base::package::{Package, UnitId};
 use crate::kernel::{Argument, Footprint, FootprintError, Kernel, KernelError};
-use crate::package::{Package, UnitId};
 use dml_core::{Access, DeviceId, Launcher, Platform, RawBuffer};
 use std::ops::Range;
 

@@ -2,9 +2,8 @@
 
 use super::KernelError;
 use super::footprint::{self, Footprint, FootprintFault};
-use super::reduction::{Elementwise, Reduce};
-use crate::commander::Commander;
-use crate::package::{Package, UnitId};
+use super::reduction::{Elementwise, Reduce, Wait};
+use crate::base::package::{Package, UnitId};
 use bytemuck::Pod;
 use dml_core::{Access, Buffer, LaunchArg, RawBuffer, Region, Scalar};
 use std::error::Error;
@@ -100,10 +99,10 @@ impl Argument {
     }
 
     /// Combines the partials of a run, if there are any, of the units that have added to theirs.
-    pub(super) fn combine(&self, has_added: &[bool], commander: &Commander) -> Result<(), KernelError> {
+    pub(super) fn combine(&self, has_added: &[bool], wait: Wait<'_>) -> Result<(), KernelError> {
         let Some(Reduction { how, partials }) = &self.reduction else { return Ok(()) };
         let added = partials.iter().zip(has_added).filter(|(_, has_added)| **has_added);
-        how.combine(&added.map(|(partial, _)| partial.clone()).collect::<Vec<_>>(), commander)
+        how.combine(&added.map(|(partial, _)| partial.clone()).collect::<Vec<_>>(), wait)
     }
 
     /// Returns whether packages add to the argument.

@@ -13,7 +13,7 @@
 //! # Source
 //! The named kinds are the range mappers of Celerity ("Celerity: High-Level C++ for Accelerator Clusters", section 2).
 
-use crate::guard::guarded;
+use crate::base::guard::guarded;
 use dml_core::{BufferName, Scalar};
 use std::fmt;
 use std::ops::Range;

@@ -10,7 +10,9 @@
 //! as the argument's footprint has ranges.
 
 mod argument;
+mod checks;
 mod footprint;
+mod packages;
 mod reduction;
 mod variant;
 
@@ -19,19 +21,15 @@ pub(crate) use footprint::shared;
 pub use footprint::{Footprint, FootprintError, FootprintFault};
 pub use variant::{KernelError, NotStarted, Variant};
 
-use crate::commander::Commander;
-use crate::guard::{guarded, quietly};
-use crate::package::Package;
-use crate::report::RunError;
-use crate::running::Interrupted;
+use crate::base::guard::quietly;
+use crate::base::package::Package;
 use argument::Parameter;
 use bytemuck::Pod;
 use dml_core::sync::Mutex;
 use dml_core::{
-    Access, Acquire, ArenaDesc, ArenaKind, Buffer, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence,
-    Grants, ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform, RawBuffer, Region, Scalar,
+    Access, ArenaDesc, ArenaKind, Buffer, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, Grants,
+    ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform, Region, Scalar,
 };
-use std::error::Error;
 use std::fmt;
 use std::ops::Range;
 use std::panic::Location;
@@ -343,7 +341,7 @@ impl Kernel {
     }
 
     /// Lets devices run the kernel by launchers, which are given its arguments; the last call for a device counts. The
-    /// arguments should be there already: what is added or changed later is checked when a run begins ([`RunError::Misfit`]).
+    /// arguments should be there already: what is added or changed later is checked when a run begins ([`RunError::Misfit`](crate::RunError::Misfit)).
     ///
     /// # Errors
     /// [`Misfit`] if a launcher knows that the arguments or the work-groups do not fit.
@@ -393,12 +391,12 @@ impl Kernel {
         if self.is_undivided { self.total.max(1) } else { self.local_size.max(1) }
     }
 
-    /// Whether one device computes all items in one package.
     /// The number of work-items of an item.
     pub(crate) fn work_items_per_item(&self) -> u64 {
         self.shape.global(&(0..1)).into_iter().fold(1, u64::saturating_mul)
     }
 
+    /// Whether one device computes all items in one package.
     pub(crate) fn is_undivided(&self) -> bool {
         self.is_undivided
     }
@@ -412,235 +410,6 @@ impl Kernel {
     /// The devices that can run the kernel.
     pub fn devices(&self) -> impl Iterator<Item = DeviceId> + '_ {
         self.devices.iter().map(|(device, _)| *device)
-    }
-
-    /// Returns whether all results of a computed package can be read, in any arena.
-    pub(crate) fn has_results(&self, package: &Package) -> bool {
-        let mut written = self.arguments.iter().filter(|argument| argument.access().writes());
-        written.all(|argument| argument.is_readable(package))
-    }
-
-    /// Returns whether all inputs of a package can be read, in any arena.
-    pub(crate) fn has_inputs(&self, package: &Package) -> bool {
-        // A package that is computed again adds to the partial of another unit.
-        let is_input = |argument: &&Argument| argument.access().reads() && !argument.is_reduced();
-        let mut read = self.arguments.iter().filter(is_input);
-        read.all(|argument| argument.is_readable(package))
-    }
-
-    /// Returns whether a computed package can be computed again without changing its inputs a second time: if it has read-write arguments, it cannot.
-    /// Nor can one with a footprint that is at fault by now: nobody knows what it has changed.
-    pub(crate) fn is_repeatable(&self, package: &Package) -> bool {
-        let is_changed =
-            |argument: &&Argument| argument.access() == Access::ReadWrite && !argument.is_reduced();
-        let mut changed = self.arguments.iter().filter(is_changed);
-        changed.all(|argument| {
-            argument.ranges(package.range()).is_ok_and(|ranges| ranges.iter().all(Range::is_empty))
-        })
-    }
-
-    /// Returns what a package touches: each argument with its ranges, in the order of the arguments.
-    ///
-    /// # Errors
-    /// [`FootprintError`] for the first footprint that is at fault.
-    pub(crate) fn ranges(&self, items: Range<u64>) -> Result<Vec<Touched<'_>>, FootprintError> {
-        let of = |(index, argument): (usize, _)| {
-            let ranges = Argument::ranges(argument, items.clone());
-            ranges
-                .map(|ranges| (argument, ranges))
-                .map_err(|cause| self.at_fault(index, items.clone(), cause))
-        };
-        self.arguments.iter().enumerate().map(of).collect()
-    }
-
-    fn at_fault(&self, argument: usize, items: Range<u64>, cause: FootprintFault) -> FootprintError {
-        let (kernel, buffer) = (self.name.clone(), self.arguments[argument].buffer().name());
-        FootprintError { kernel, argument: self.position(argument), buffer, items, cause }
-    }
-
-    /// Asks for the package's part of every argument, range by range.
-    ///
-    /// # Errors
-    /// As [`ranges`](Self::ranges).
-    pub(crate) fn acquire(
-        &self,
-        platform: &Platform,
-        device: DeviceId,
-        package: &Package,
-    ) -> Result<Acquire, FootprintError> {
-        let mut acquire = platform.acquire(device);
-        if let Some(origin) = self.asked_at {
-            acquire = acquire.located_at(origin);
-        }
-        for (argument, ranges) in self.ranges(package.range())? {
-            for bytes in ranges {
-                acquire = acquire.access(&argument.buffer_of(package).range(bytes), argument.access());
-            }
-        }
-        Ok(acquire)
-    }
-
-    /// Returns the parts of buffers that a package wrote.
-    ///
-    /// # Errors
-    /// As [`ranges`](Self::ranges).
-    pub(crate) fn results(&self, package: &Package) -> Result<Vec<(&RawBuffer, Range<u64>)>, FootprintError> {
-        let written =
-            self.ranges(package.range())?.into_iter().filter(|(argument, _)| argument.access().writes());
-        let parts = written.flat_map(|(argument, ranges)| {
-            ranges.into_iter().map(|bytes| (argument.buffer_of(package), bytes))
-        });
-        Ok(parts.collect())
-    }
-
-    /// Returns the parts of buffers that a package reads and changes. Footprints that are at fault are left out: no unit
-    /// has acquired their bytes.
-    pub(crate) fn changed(&self, package: &Package) -> Vec<(&RawBuffer, Range<u64>)> {
-        let changed = self.arguments.iter().filter(|argument| argument.access() == Access::ReadWrite);
-        let ranges = |argument: &Argument| argument.ranges(package.range()).unwrap_or_default();
-        changed
-            .flat_map(|argument| {
-                ranges(argument).into_iter().map(|bytes| (argument.buffer_of(package), bytes))
-            })
-            .collect()
-    }
-
-    /// Checks that the kernel was made for the platform: its buffers, and the variants that were chosen by a property of devices.
-    pub(crate) fn check_platform(&self, platform: &Platform) -> Result<(), RunError> {
-        let foreign = |what: String| Err(RunError::OtherPlatform { kernel: self.name.clone(), what });
-        if let Some(index) = self.arguments.iter().position(|argument| !platform.owns(argument.buffer())) {
-            return foreign(format!("the buffer of argument {}", self.position(index)));
-        }
-        // Every platform has a list of its own.
-        if self.platforms.iter().any(|other| !std::ptr::eq(other.devices(), platform.devices())) {
-            return foreign("a variant for a kind of devices or arenas".to_owned());
-        }
-        Ok(())
-    }
-
-    /// Lets those launchers check the kernel again that it was changed behind.
-    pub(crate) fn check_launchers(&self, platform: &Platform) -> Result<(), RunError> {
-        for (device, how) in &self.devices {
-            let How::Launcher(launcher, checked) = how else { continue };
-            if *checked == (self.parameters.len(), self.shape) {
-                continue;
-            }
-            let told = guarded(|| {
-                let told = launcher.check(&self.samples()).and_then(|()| launcher.check_groups(&self.shape));
-                told.map_err(|misfit| misfit.to_string())
-            });
-            let told = told.unwrap_or_else(|message| Err(format!("the launcher panicked: {message}")));
-            told.map_err(|cause| {
-                let desc = platform.devices().get(usize::from(device.0));
-                let device = desc.map_or_else(|| device.to_string(), |desc| desc.name.to_string());
-                RunError::Misfit { kernel: self.name.clone(), device, cause }
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Checks that the buffers have bytes for all items, if a launcher is to compute them: what a framework's kernel does past
-    /// the end of its buffers, no footprint can tell. A variant answers for that itself.
-    pub(crate) fn check_items(&self, items: u64) -> Result<(), RunError> {
-        if !self.devices.iter().any(|(_, how)| matches!(how, How::Launcher(..))) {
-            return Ok(());
-        }
-        for (index, argument) in self.arguments.iter().enumerate() {
-            match argument.footprint().holds(argument.buffer().len()) {
-                Some(holds) if holds < items => {
-                    let (kernel, index) = (self.name.clone(), self.position(index));
-                    let buffer = argument.buffer().name();
-                    return Err(RunError::TooManyItems { kernel, index, buffer, holds, items });
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks that no two packages write the same bytes, because packages run side by side. Packages of one work-group that
-    /// follow each other are compared, at some places between the items. For the named footprints that is exact.
-    pub(crate) fn check_writes(&self, items: u64) -> Result<(), RunError> {
-        for (index, argument) in self.arguments.iter().enumerate() {
-            let (place, name) = (self.position(index), || (self.name.clone(), argument.buffer().name()));
-            if let Some(bytes) = argument.part_of_buffer() {
-                let (kernel, buffer) = name();
-                return Err(RunError::PartOfBuffer { kernel, index: place, buffer, bytes });
-            }
-            if argument.access().writes() && argument.buffer().is_held_here() {
-                let (kernel, buffer) = name();
-                return Err(RunError::HeldByCaller { kernel, index: place, buffer });
-            }
-            let before = self.arguments[..index].iter().position(|other| other.buffer() == argument.buffer());
-            if let Some(first) = before
-                && (argument.access().writes() || self.arguments[first].access().writes())
-            {
-                let (kernel, first) = (self.name.clone(), self.position(first));
-                return Err(RunError::OneBufferTwice { kernel, first, second: place });
-            }
-        }
-        if self.is_undivided {
-            return Ok(());
-        }
-        let is_shared = |argument: &Argument| argument.access().writes() && !argument.is_reduced();
-        let written = self.arguments.iter().enumerate().filter(|(_, argument)| is_shared(argument));
-        for (index, argument) in written {
-            let (index, buffer) = (self.position(index), argument.buffer().name());
-            if matches!(argument.footprint(), Footprint::Whole) {
-                return Err(RunError::WholeWrite { kernel: self.name.clone(), index, buffer });
-            }
-            for (first, second) in neighbours(self.grain(), items) {
-                // A footprint that is at fault fails its packages.
-                let ranges = |items: &Range<u64>| argument.ranges(items.clone()).unwrap_or_default();
-                if let Some(bytes) = footprint::shared(&ranges(&first), &ranges(&second)) {
-                    let kernel = self.name.clone();
-                    return Err(RunError::SharedWrites { kernel, index, buffer, first, second, bytes });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes a copy of the kernel for a run of so many items, in which each unit has its partials of the reductions.
-    pub(crate) fn for_run(
-        &self,
-        units: usize,
-        items: u64,
-        asked_at: &'static Location<'static>,
-    ) -> Result<Self, RunError> {
-        let mut own = self.clone();
-        own.total = items;
-        own.asked_at = Some(asked_at);
-        for (index, argument) in self.arguments.iter().enumerate() {
-            own.arguments[index] =
-                argument.for_run(units).map_err(|cause| self.not_reduced(index, &*cause))?;
-        }
-        Ok(own)
-    }
-
-    /// Combines the partials of a run in which all items were computed: of those units to which packages are left. Another
-    /// unit's partial may be spoiled.
-    pub(crate) fn combine(&self, has_added: &[bool], commander: &Commander) -> Result<(), RunError> {
-        for (index, argument) in self.arguments.iter().enumerate() {
-            argument.combine(has_added, commander).map_err(|cause| {
-                if cause.is::<Interrupted>() {
-                    let kernel = self.name.clone();
-                    RunError::Cancelled { kernel, missing: 0, failures: Vec::new() }
-                } else {
-                    self.not_reduced(index, &*cause)
-                }
-            })?;
-        }
-        Ok(())
-    }
-
-    fn not_reduced(&self, index: usize, cause: &dyn Error) -> RunError {
-        RunError::Reduction {
-            kernel: self.name.clone(),
-            index: self.position(index),
-            buffer: self.arguments[index].buffer().name(),
-            cause: cause.to_string(),
-        }
     }
 
     /// Returns how a device runs the kernel.
@@ -696,18 +465,6 @@ impl Kernel {
     pub(crate) fn launch<'a>(&'a self, items: &'a Range<u64>, arguments: &'a [LaunchArg]) -> Launch<'a> {
         Launch::new(items, &self.shape, arguments).of(self.total)
     }
-}
-
-/// Returns pairs of neighbouring work-groups, at some places between `items` items: the first few, the last, and some between.
-fn neighbours(local: u64, items: u64) -> impl Iterator<Item = (Range<u64>, Range<u64>)> {
-    const PLACES: u64 = 16;
-    let places = items.saturating_sub(1) / local;
-    let some =
-        (1..=places.min(PLACES)).chain((1..=PLACES).map(move |part| places / PLACES * part)).chain([places]);
-    some.filter(|&place| place > 0).map(move |place| {
-        let between = place * local;
-        (between - local..between, between..between.saturating_add(local).min(items))
-    })
 }
 
 /// How one device runs a kernel.

@@ -12,19 +12,21 @@
 //!    along, and they are computed again by other units.
 
 use super::KernelError;
-use crate::commander::Commander;
-use crate::guard::guarded;
+use crate::base::guard::guarded;
 use bytemuck::Pod;
-use dml_core::{AcquireError, Buffer, DeviceId, RawBuffer};
+use dml_core::{Acquire, AcquireError, Buffer, DeviceId, Grants, RawBuffer};
 use std::error::Error;
+
+/// Waits for a request, unless the run is cancelled first.
+pub(crate) type Wait<'a> = &'a dyn Fn(Acquire) -> Result<Grants, KernelError>;
 
 /// How the partials of an argument are made and combined.
 pub(super) trait Reduce: Send + Sync {
     /// Makes a partial.
     fn partial(&self) -> Result<RawBuffer, Box<dyn Error>>;
 
-    /// Combines the partials into the result. Waits for the result as long as the run is not cancelled.
-    fn combine(&self, partials: &[RawBuffer], commander: &Commander) -> Result<(), KernelError>;
+    /// Combines the partials into the result. `wait` acquires the result.
+    fn combine(&self, partials: &[RawBuffer], wait: Wait<'_>) -> Result<(), KernelError>;
 }
 
 /// A reduction of each element by itself.
@@ -48,7 +50,7 @@ where
         Ok(partial.raw().clone())
     }
 
-    fn combine(&self, partials: &[RawBuffer], commander: &Commander) -> Result<(), KernelError> {
+    fn combine(&self, partials: &[RawBuffer], wait: Wait<'_>) -> Result<(), KernelError> {
         let platform = self.result.raw().platform();
         let host = platform.host().ok_or(AcquireError::NoArena { device: DeviceId(0) })?;
         let mut combined = vec![self.identity; self.result.len() as usize];
@@ -64,7 +66,7 @@ where
             guarded(combine).map_err(|message| format!("combining panicked: {message}"))?;
             grants.release()?;
         }
-        let mut grants = commander.wait_for(platform.acquire(host).write(&self.result))?;
+        let mut grants = wait(platform.acquire(host).write(&self.result))?;
         grants.slice_mut::<T>(&self.result)?.copy_from_slice(&combined);
         Ok(grants.release()?)
     }

@@ -1,6 +1,6 @@
 //! Code that runs a kernel on one kind of device, and why it did not.
 
-use crate::package::Package;
+use crate::base::package::Package;
 use dml_core::{Fence, Grants};
 use std::error::Error;
 use std::fmt;

@@ -2,7 +2,7 @@
 
 use super::store::path_of;
 use super::*;
-use crate::package::{Package, UnitId};
+use crate::base::package::{Package, UnitId};
 
 const CPU: DeviceId = DeviceId(0);
 const GPU: DeviceId = DeviceId(1);

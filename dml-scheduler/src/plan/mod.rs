@@ -6,24 +6,25 @@
 //! ```
 
 mod moving;
-mod reason;
 mod select;
+pub(crate) mod setup;
+#[cfg(feature = "simulated")]
+pub mod simulated;
 
 #[cfg(feature = "simulated")]
 pub(crate) use moving::Moved;
 pub(crate) use moving::{Moving, are_results_there};
-pub use reason::Reason;
 
-use crate::director::Setup;
+use crate::base::package::UnitId;
 use crate::kernel::Kernel;
 use crate::model::{KernelModel, Member, Width, name_of};
-use crate::package::UnitId;
 use crate::policy::{
     Begins, Blueprint, Explorer, First, Learned, Log, Plan, PolicySpec, Prior, Recorded, Splitter,
 };
-use crate::report::RunError;
+use crate::report::{Reason, RunError};
 use dml_core::{DeviceDesc, DeviceId, DeviceKind};
 use select::{Candidate, Choice, Selection, Share, THREAD_SECONDS};
+use setup::Setup;
 use std::ops::Range;
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Which bytes have to move for a device to compute a run, what that takes by the links, and which items have their data where.
 
-use crate::director::Setup;
+use crate::base::package::UnitId;
 use crate::kernel::{Argument, Footprint, Kernel};
-use crate::package::UnitId;
+use crate::plan::setup::Setup;
 use dml_core::state::Routes;
 use dml_core::{Allocation, ArenaId, ArenaSet, Concurrency, CopyQuery, DeviceId, Link, Platform, RawBuffer};
 use std::ops::Range;

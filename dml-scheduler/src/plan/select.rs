@@ -9,10 +9,10 @@
 //! ```
 
 use super::moving::Moving;
-use super::reason::Reason;
+use crate::base::package::UnitId;
 use crate::model::{DeviceModel, EXPLORES, Interval, KEPT, Width};
-use crate::package::UnitId;
 use crate::policy::{CALLING_SECONDS, CAUTION, Explorer};
+use crate::report::Reason;
 
 /// The part of a run that a further device has to save: predictions err by as much. (`cargo xtask policies`, table of 1 to 4 devices)
 const LEAST_GAIN: f64 = 0.04;
@@ -365,5 +365,4 @@ impl Choice<'_> {
 }
 
 #[cfg(test)]
-#[path = "select_tests.rs"]
 mod tests;

@@ -1,8 +1,8 @@
 //! What the policy of a run was built from, and the same policy again.
 
-use super::opening::{Begins, Explorer};
-use super::{Calibrated, Dynamic, Opening, Policy, PolicyError, PolicySpec, Prior};
-use crate::UnitId;
+use super::explore::{Begins, Explorer};
+use super::{Calibrated, Dynamic, Exploring, Policy, PolicyError, PolicySpec, Prior};
+use crate::base::package::UnitId;
 use serde::{Deserialize, Serialize};
 
 /// What the policy of a run was built from: the work, the units, and what was known of them.
@@ -81,9 +81,12 @@ impl Blueprint {
                 left_out.iter().for_each(|unit| policy.retire(*unit));
                 match explores {
                     None => Box::new(policy),
-                    Some((begins, explorers)) => {
-                        Box::new(Opening::new(policy, (work, local_size), begins.clone(), explorers.clone()))
-                    }
+                    Some((begins, explorers)) => Box::new(Exploring::new(
+                        policy,
+                        (work, local_size),
+                        begins.clone(),
+                        explorers.clone(),
+                    )),
                 }
             }
         })

@@ -3,7 +3,7 @@
 use super::powers::{portion, shares};
 use super::rates::Rates;
 use super::{Computed, Policy, PolicyError, checked_local_size};
-use crate::{Package, UnitId};
+use crate::base::package::{Package, UnitId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -431,3 +431,6 @@ impl Policy for Calibrated {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! Dynamic: equal packages, on demand.
 
 use super::{Policy, PolicyError, checked_local_size};
-use crate::UnitId;
+use crate::base::package::UnitId;
 
 /// A fixed number of equal packages, each handed to an idle unit.
 ///

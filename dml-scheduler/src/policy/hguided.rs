@@ -2,7 +2,7 @@
 
 use super::powers::{Powers, portion};
 use super::{Policy, PolicyError};
-use crate::UnitId;
+use crate::base::package::UnitId;
 
 /// Packages handed out on demand, which shrink with the work left and are in proportion to each unit's power.
 ///

@@ -37,13 +37,9 @@
 
 mod blueprint;
 mod calibrated;
-#[cfg(test)]
-mod calibrated_tests;
 mod dynamic;
+mod explore;
 mod hguided;
-#[cfg(test)]
-mod homes_tests;
-mod opening;
 mod powers;
 mod rates;
 mod recording;
@@ -58,15 +54,15 @@ pub use blueprint::Blueprint;
 pub(crate) use blueprint::{Learned, Plan};
 pub use calibrated::{Calibrated, Prior};
 pub use dynamic::Dynamic;
+pub(crate) use explore::{Begins, CALLING_SECONDS, CAUTION, Explorer, Exploring, First};
 pub use hguided::HGuided;
-pub(crate) use opening::{Begins, CALLING_SECONDS, CAUTION, Explorer, First, Opening};
 pub use recording::{ParseRecordingError, Recording, ReplayError};
 pub use replay::{Decision, Different, Log, Recorded, replay};
 pub use spec::{ParsePolicyError, PolicySpec};
 pub use splitter::{Assignment, NotCompleted, NotInFlight, Splitter};
 pub use static_split::Static;
 
-use crate::{Package, UnitId};
+use crate::base::package::{Package, UnitId};
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Relative powers, and exact portions of 64-bit item counts.
 
 use super::PolicyError;
-use crate::UnitId;
+use crate::base::package::UnitId;
 
 /// Relative powers, one per unit: each positive and finite.
 ///

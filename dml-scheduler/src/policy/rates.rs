@@ -205,7 +205,7 @@ fn push<T>(queue: &mut VecDeque<T>, value: T, most: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Package, UnitId};
+    use crate::base::package::{Package, UnitId};
 
     /// A package of `items` items at `start`, handed out at `handed` and so on, in microseconds.
     fn learn(rates: &mut Rates, start: u64, items: u64, [handed, begun, ended, done]: [u64; 4]) {

@@ -137,5 +137,4 @@ impl FromStr for Recording {
 }
 
 #[cfg(test)]
-#[path = "recording_tests.rs"]
 mod tests;

@@ -10,7 +10,7 @@
 //! Times are nanoseconds from the start of the run: when the package was handed out, begun, ended and done.
 
 use super::{Computed, Policy};
-use crate::{Package, UnitId};
+use crate::base::package::{Package, UnitId};
 use dml_core::sync::{Arc, Mutex};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -264,8 +264,8 @@ impl fmt::Display for Decision {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::{Assignment, Splitter};
     use crate::policy::{Calibrated, HGuided, Prior};
-    use crate::{Assignment, Splitter};
     use proptest::prelude::*;
 
     /// A run of three units that are not equally fast, one of which retires, after which a package comes back.

@@ -236,7 +236,7 @@ impl Parameters<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::UnitId;
+    use crate::base::package::UnitId;
     use proptest::prelude::*;
 
     fn message(text: &str) -> String {

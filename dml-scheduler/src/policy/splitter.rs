@@ -13,7 +13,7 @@
 //! The splitter upholds P-1 to P-4 of the [module above](super).
 
 use super::{Computed, Policy, PolicyError, checked_local_size};
-use crate::{Package, UnitId};
+use crate::base::package::{Package, UnitId};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
@@ -628,3 +628,6 @@ fn joined(mut pieces: Vec<Range<u64>>) -> Vec<Range<u64>> {
     }
     joined
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 
 use super::powers::{Powers, portion};
 use super::{Policy, PolicyError, checked_local_size};
-use crate::UnitId;
+use crate::base::package::UnitId;
 
 /// One package per unit, in proportion to its power.
 ///

@@ -1,7 +1,7 @@
 //! Every policy through the splitter, under arbitrary interleavings, failures and retirements: P-1 to P-4.
 
 use super::*;
-use crate::Package;
+use crate::base::package::Package;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use std::collections::BTreeMap;

@@ -6,7 +6,7 @@ use crate::json;
 use crate::output::{self, Unwritten};
 use crate::progress::Progress;
 use dml::arenas::files;
-use dml::scheduler::timeline::{Finding, Summary, Trace};
+use dml::timeline::{Finding, Summary, Trace};
 use dml_workloads::prepare::Workload;
 use serde::Serialize;
 use std::path::{Path, PathBuf};

@@ -7,7 +7,7 @@
 //! | `sync-names` | all but `dml-core/src/base/sync` and the models in `tests` | naming `parking_lot` or `loom` |
 //! | `core-frameworks` | `dml-core` | naming a memory framework |
 //! | `scheduler-arenas` | `dml-scheduler` | naming an arena |
-//! | `rooms` | `dml-core/src` | an import from a room further up, or by way of the crate's root |
+//! | `rooms` | `dml-core/src`, `dml-scheduler/src` | an import from a room further up, or by way of the crate's root |
 //! | `state-purity` | `dml-core/src/state` | clocks, threads, locks, atomics, I/O |
 //! | `file-length` | everywhere | more than 800 lines |
 //! | `placeholder` | everywhere | `todo!`, `unimplemented!`, `dbg!` |
@@ -71,8 +71,11 @@ const IMPURE_PATHS: &[(&str, &str)] = &[
     ("crate", "sync"),
 ];
 
-/// The rooms of `dml-core`, each of which stands on those before it.
-const ROOMS: &[&str] = &["base", "memory", "state", "platform", "buffer", "request"];
+/// The rooms of a crate, each of which may import from those before it.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("dml-core/src/", &["base", "memory", "state", "platform", "buffer", "request"]),
+    ("dml-scheduler/src/", &["base", "policy", "report", "kernel", "check", "model", "plan", "run"]),
+];
 
 /// What it must not use even when it came in by another name's path.
 const IMPURE_NAMES: &[&str] =
@@ -218,15 +221,16 @@ fn state_purity(file: &SourceFile) -> Vec<Finding> {
         .collect()
 }
 
-/// What a path in a room of `dml-core` names: rooms and names at the root of the crate.
+/// Imports from a room further up, or by way of the crate's root, in the crates whose rooms have an order.
 fn rooms(file: &SourceFile) -> Vec<Finding> {
-    let Some((room, inside)) = file.path.strip_prefix("dml-core/src/").and_then(|path| path.split_once('/'))
-    else {
-        return Vec::new();
-    };
-    let rank = |name: &str| ROOMS.iter().position(|room| *room == name);
+    let place = ROOMS.iter().find_map(|(folder, rooms)| {
+        let (room, inside) = file.path.strip_prefix(folder)?.split_once('/')?;
+        Some((*rooms, room, inside))
+    });
+    let Some((rooms, room, inside)) = place else { return Vec::new() };
+    let rank = |name: &str| rooms.iter().position(|room| *room == name);
     let Some(own) = rank(room) else {
-        return vec![(1, format!("`{room}` is none of the rooms: {}", ROOMS.join(", ")))];
+        return vec![(1, format!("`{room}` is none of the rooms: {}", rooms.join(", ")))];
     };
     // How many modules up from this file the root of the crate is.
     let depth = 1 + inside.split('/').filter(|part| *part != "mod.rs").count();

@@ -1,0 +1,467 @@
+//! Units of which little is known: they get real packages that are short enough to cost little if they turn out to be slow.
+//!
+//! ```text
+//!   first unit   ▏sample▏longer sample▏ ── the rest is short ──▶ all of it
+//!                                     └── the rest is long ────▶ packages ........................
+//!   explorer                                 called up ▏a part of the rest▏ as fast as it has shown to be ...
+//! ```
+//! 1. If no unit is measured, the one begins that costs least to set going. Its samples bound the time of the rest from above and below.
+//!    A sample may be a single thread's. One that is still under way bounds the rest from below.
+//! 2. An explorer is called up if the rest takes longer than the explorer needs to begin, and less with it, were it as fast as its data moves.
+//! 3. Its first package would take the others as long as the run so far, and is one [`CAUTION`]th of the rest at most. Of a
+//!    GPU it is as many items as that computes in the time of one.
+//! 4. Until it is measured, no package of another unit takes longer than the run so far, or than the explorer at its best takes for the rest.
+//! 5. An explorer on the cores of the others takes turns with them when they are measured: it computes a short package, then a longer one,
+//!    while they pause. The faster one goes on.
+//! 6. A unit that does less than [`LEAST_SHARE`] of what all do is left out: it can shorten the run by no more, and may lengthen it at
+//!    the end.
+
+use super::{Calibrated, Computed, Policy};
+use crate::base::package::{Package, UnitId};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The part of the rest that an explorer is handed at most before it is measured: one that is so many times as slow as the others together
+/// holds nobody up. (`cargo xtask policies`, table of 1 to 4 devices)
+pub(crate) const CAUTION: u64 = 8;
+/// The seconds that calling a unit up costs the others, and after which all threads of the first unit have woken.
+pub(crate) const CALLING_SECONDS: f64 = 50e-6;
+/// The seconds of a sample that may be its launch.
+const LAUNCH_SECONDS: f64 = 20e-6;
+/// The most times as long as the sample before a sample is, and the part of the rest that the first sample of a unit is whose launches cost
+/// the same whatever their size.
+const GROWTH: u64 = 16;
+/// A unit with less than this part of what all do is left out, and an explorer that could save no more of the rest is not called up.
+const LEAST_SHARE: f64 = 0.1;
+/// After so many packages a unit is measured that may be left out, or that takes turns: the first one pays for a cold start.
+const MEASURED: u64 = 2;
+
+/// A unit of which little is known.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Explorer {
+    pub(crate) unit: UnitId,
+    /// The seconds that it takes at least to begin, and for each item.
+    pub(crate) setup: f64,
+    pub(crate) per_item: f64,
+    /// How many items it computes in the time of one.
+    pub(crate) fills: u64,
+    /// The units on whose cores it computes, with which it takes turns.
+    pub(crate) turns_with: Vec<UnitId>,
+    /// Whether it is called up though it cannot shorten this run: others may be longer.
+    pub(crate) is_for_later: bool,
+    /// The unit of the same model that is measured first, if there is one.
+    pub(crate) twin: Option<UnitId>,
+}
+
+impl Explorer {
+    fn takes_turns(&self) -> bool {
+        !self.turns_with.is_empty()
+    }
+
+    /// Whether those with which it takes turns have computed enough to be compared: a first package is little else than a cold start.
+    fn can_compare(&self, units: &[Seen]) -> bool {
+        self.turns_with.iter().all(|other| units[other.0].packages >= MEASURED)
+    }
+
+    /// The seconds that the rest takes with this unit at its best, beside others that take `rest`.
+    fn best(&self, items: f64, rest: f64) -> f64 {
+        let (own, others) = (1.0 / self.per_item.max(f64::MIN_POSITIVE), items / rest);
+        if self.takes_turns() {
+            return self.setup + items * self.per_item;
+        }
+        // It does nothing before it has begun.
+        (items + self.setup * own.min(1e300)) / (own.min(1e300) + others)
+    }
+
+    /// Whether calling it up is worth its while if the others take `rest` seconds for these items.
+    pub(crate) fn could_help(&self, items: f64, rest: f64) -> bool {
+        self.setup < rest && self.best(items, rest) < rest * (1.0 - LEAST_SHARE) - CALLING_SECONDS
+    }
+}
+
+/// The unit that begins if nothing is known of any.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct First {
+    pub(crate) unit: UnitId,
+    /// How many items its threads compute side by side; `None` if a launch takes as long whatever its size.
+    pub(crate) fills: Option<u64>,
+}
+
+/// How a run begins.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Begins {
+    /// With samples of one unit, because nothing is known of any.
+    Sampled(First),
+    /// With those that are known, which take so many seconds.
+    Known(f64),
+}
+
+/// Calibrated, with units of which little is known.
+#[derive(Debug, Clone)]
+pub(crate) struct Exploring {
+    inner: Calibrated,
+    local_size: u64,
+    stage: Stage,
+    /// Those that are called up, and those that are not.
+    explorers: Vec<Explorer>,
+    waiting: Vec<Explorer>,
+    units: Vec<Seen>,
+    called: Vec<UnitId>,
+    remaining: u64,
+    now: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Stage {
+    /// The first unit computes samples.
+    Sampling(First, Samples),
+    /// Those that take part compute packages.
+    Running,
+}
+
+/// The samples of the first unit.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Samples {
+    /// The items of the one under way, and when it was handed out.
+    under_way: Option<(u64, Duration)>,
+    /// The items and seconds of the last one that has ended.
+    last: Option<(u64, f64)>,
+    /// The seconds of all that have ended.
+    seconds: f64,
+}
+
+/// What was seen of a unit.
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    /// The packages that it has not computed, and those whose results travel.
+    computing: u64,
+    travelling: u64,
+    /// Those that it has computed, and those of them whose results have arrived.
+    packages: u64,
+    arrived: u64,
+    /// Items per second of its best package.
+    rate: f64,
+    is_dropped: bool,
+    /// Whether it waits for its turn.
+    is_waiting: bool,
+}
+
+impl Exploring {
+    /// Makes the policy for `work` items.
+    pub(crate) fn new(
+        inner: Calibrated,
+        (work, local_size): (u64, u64),
+        begins: Begins,
+        waiting: Vec<Explorer>,
+    ) -> Self {
+        let units = vec![Seen::default(); inner.rates().len()];
+        let mut this = Self {
+            inner,
+            local_size,
+            stage: Stage::Running,
+            explorers: Vec::new(),
+            waiting,
+            units,
+            called: Vec::new(),
+            remaining: work,
+            now: Duration::ZERO,
+        };
+        this.waiting.iter().for_each(|explorer| this.inner.bench(explorer.unit));
+        match begins {
+            Begins::Sampled(first) => this.stage = Stage::Sampling(first, Samples::default()),
+            Begins::Known(rest) => this.call_those_that_help(rest),
+        }
+        this
+    }
+
+    /// Calls up the explorers that could shorten a rest of so many seconds. The others wait: the rest may take longer than it seems.
+    fn call_those_that_help(&mut self, rest: f64) {
+        self.stage = Stage::Running;
+        let items = self.remaining as f64;
+        // Cores are given to one explorer at a time.
+        let mut has_turns = self.explorers.iter().any(Explorer::takes_turns);
+        let units = &self.units;
+        let helps = |explorer: &mut Explorer| {
+            let helps = (explorer.is_for_later || explorer.could_help(items, rest))
+                && !(explorer.takes_turns() && has_turns)
+                && explorer.can_compare(units);
+            has_turns |= helps && explorer.takes_turns();
+            helps
+        };
+        let called: Vec<Explorer> = self.waiting.extract_if(.., helps).collect();
+        for explorer in &called {
+            self.inner.join(explorer.unit);
+            self.called.push(explorer.unit);
+        }
+        self.explorers.extend(called);
+    }
+
+    fn explorer(&self, unit: UnitId) -> Option<&Explorer> {
+        self.explorers.iter().find(|explorer| explorer.unit == unit)
+    }
+
+    /// Whether an explorer has not shown how fast it is: by what it has computed if the others wait for that, or else by what has arrived.
+    fn is_open(&self, explorer: &Explorer) -> bool {
+        let Seen { packages, arrived, is_dropped, .. } = self.units[explorer.unit.0];
+        !is_dropped && if explorer.takes_turns() { packages < MEASURED } else { arrived == 0 }
+    }
+
+    /// The package of an explorer that is not measured.
+    fn explores(&self, explorer: &Explorer, remaining: u64) -> Option<u64> {
+        let seen = &self.units[explorer.unit.0];
+        if seen.computing > 0 {
+            return None;
+        }
+        let is_turn = explorer.turns_with.iter().all(|other| self.units[other.0].computing == 0);
+        // As long as the run so far, were it as fast as the others.
+        let rate = self.inner.rates().into_iter().enumerate();
+        let rate: f64 = rate.filter(|(unit, _)| self.is_measured(*unit)).map(|(_, rate)| rate).sum();
+        let length = (rate * self.now.as_secs_f64().max(CALLING_SECONDS)) as u64; // The cast saturates.
+        // Fewer than it computes side by side take as long.
+        let length = length.min(remaining / CAUTION).max(explorer.fills.min(remaining));
+        is_turn.then_some(length.max(1))
+    }
+
+    /// In how many seconds explorers that are not measured could have done the rest with the others, at their best; `None` if all are.
+    fn soonest(&self, remaining: u64, rate: f64) -> Option<f64> {
+        let items = remaining as f64;
+        let open = self.explorers.iter().filter(|explorer| self.is_open(explorer));
+        open.map(|explorer| explorer.best(items, items / rate)).min_by(f64::total_cmp)
+    }
+
+    /// Whether a unit has shown how fast it is, or that was known before.
+    fn is_measured(&self, unit: usize) -> bool {
+        let is_explorer = self.explorers.iter().any(|explorer| explorer.unit.0 == unit);
+        self.units[unit].arrived > 0 || (!is_explorer && self.stage == Stage::Running)
+    }
+
+    /// Whether a unit pauses for an explorer that takes turns with it.
+    fn pauses(&self, unit: UnitId) -> bool {
+        let begins = |seen: &Seen| seen.packages > 0 || seen.computing > 0 || seen.is_waiting;
+        self.explorers.iter().any(|explorer| {
+            explorer.turns_with.contains(&unit)
+                && self.is_open(explorer)
+                && begins(&self.units[explorer.unit.0])
+        })
+    }
+
+    /// The next sample of the first unit: a work-group, and then more.
+    fn sample(&self, first: &First, last: Option<(u64, f64)>, remaining: u64) -> u64 {
+        match (last, first.fills) {
+            (None, Some(_)) => self.local_size,
+            // Few work-groups are one launch.
+            (None, None) if remaining / GROWTH < self.local_size => remaining,
+            (None, None) => remaining / GROWTH,
+            (Some((items, seconds)), _) => {
+                let growth = (CALLING_SECONDS / seconds).clamp(2.0, GROWTH as f64);
+                (items as f64 * growth) as u64 // The cast saturates.
+            }
+        }
+    }
+
+    /// How many seconds the rest takes the first unit at the least, by a sample that took so long or longer. Of a processor, one of few
+    /// items may be one thread's or all threads' (the mean counts), and one of many be little else than that all wake.
+    fn least(&self, first: &First, samples: &Samples, items: u64, seconds: f64) -> f64 {
+        let threads = match first.fills {
+            None => 1.0,
+            Some(fills) if items < fills => (fills as f64 / items as f64).sqrt(),
+            Some(_) if samples.seconds >= CALLING_SECONDS => 1.0,
+            Some(fills) => fills as f64 / self.local_size as f64,
+        };
+        let launch = if first.fills.is_some() { LAUNCH_SECONDS } else { 0.0 };
+        self.remaining as f64 * (seconds - launch).max(0.0) / items as f64 / threads
+    }
+
+    fn could_any_help(&self, rest: f64) -> bool {
+        let remaining = self.remaining as f64;
+        self.waiting
+            .iter()
+            .any(|explorer| explorer.could_help(remaining, rest) && explorer.can_compare(&self.units))
+    }
+
+    /// Decides by a sample whether others are called up, or another sample is needed.
+    fn sampled(&mut self, first: First, samples: Samples, items: u64, seconds: f64) {
+        let least = self.least(&first, &samples, items, seconds);
+        let (remaining, most) = (self.remaining as f64, self.remaining as f64 * seconds / items as f64);
+        if !self.waiting.iter().any(|explorer| explorer.could_help(remaining, most)) {
+            // None could be in time, even if the rest took as long as the sample says.
+            self.call_those_that_help(0.0);
+        } else if self.could_any_help(least) || first.fills.is_none() {
+            self.call_those_that_help(least);
+        } else {
+            let seconds_of_all = samples.seconds + seconds;
+            let samples = Samples { under_way: None, last: Some((items, seconds)), seconds: seconds_of_all };
+            self.stage = Stage::Sampling(first, samples);
+        }
+    }
+
+    /// Calls up those that could help by what is known now: in the time that the others need by their rates, or even if the sample under way
+    /// ended now.
+    fn look(&mut self, now: Duration) {
+        let rest = match &self.stage {
+            _ if self.waiting.is_empty() => return,
+            Stage::Running if self.units.iter().all(|seen| seen.arrived == 0) => return,
+            Stage::Running => self.remaining as f64 / self.inner.rates().iter().sum::<f64>(),
+            Stage::Sampling(first, samples) => {
+                let Some((items, handed)) = samples.under_way else { return };
+                self.least(first, samples, items, now.saturating_sub(handed).as_secs_f64())
+            }
+        };
+        if self.could_any_help(rest) {
+            self.call_those_that_help(rest);
+        }
+    }
+
+    fn drop_unit(&mut self, unit: UnitId) {
+        self.units[unit.0].is_dropped = true;
+        self.inner.retire(unit);
+    }
+
+    /// Leaves units out that cannot help, once an explorer is measured.
+    fn compare(&mut self, measured: UnitId) {
+        let Some(explorer) = self.explorer(measured).cloned() else { return };
+        if self.is_open(&explorer) {
+            return;
+        }
+        if explorer.takes_turns() {
+            let theirs: f64 = explorer.turns_with.iter().map(|unit| self.units[unit.0].rate).sum();
+            if theirs >= self.units[measured.0].rate {
+                self.drop_unit(measured);
+            } else {
+                explorer.turns_with.iter().for_each(|unit| self.drop_unit(*unit));
+            }
+        }
+        // Of the same part of the work: items of another may cost many times as much.
+        let rates = self.inner.rates();
+        let all: f64 = rates.iter().sum();
+        for unit in (0..rates.len()).map(UnitId) {
+            let Seen { arrived, is_dropped, .. } = self.units[unit.0];
+            if arrived >= MEASURED && !is_dropped && rates[unit.0] < all * LEAST_SHARE {
+                self.drop_unit(unit);
+            }
+        }
+    }
+
+    fn learn(&mut self, computed: &Computed) {
+        let Computed { unit, items, begun, ended, .. } = *computed;
+        let seconds = ended.saturating_sub(begun).as_secs_f64();
+        let Some(seen) = self.units.get_mut(unit.0) else { return };
+        seen.packages += 1;
+        if seconds > 0.0 {
+            seen.rate = seen.rate.max(items as f64 / seconds);
+        }
+        let whole = computed.done.saturating_sub(computed.handed).as_secs_f64();
+        if let Stage::Sampling(first, samples) = self.stage.clone()
+            && first.unit == unit
+        {
+            self.sampled(first, samples, items, whole.max(1e-9));
+        }
+        self.compare(unit);
+    }
+}
+
+impl Policy for Exploring {
+    fn next(&mut self, unit: UnitId, remaining: u64) -> Option<u64> {
+        self.remaining = remaining;
+        let seen = self.units.get(unit.0)?;
+        if seen.is_dropped {
+            return None;
+        }
+        if let Stage::Sampling(first, samples) = &self.stage {
+            let is_its_turn = unit == first.unit && seen.computing == 0;
+            return is_its_turn.then(|| self.sample(first, samples.last, remaining));
+        }
+        if let Some(explorer) = self.explorer(unit).filter(|explorer| self.is_open(explorer)) {
+            // A twin that is measured tells as much.
+            let twin = explorer.twin.map(|twin| &self.units[twin.0]);
+            if twin.is_none_or(|twin| twin.arrived == 0) {
+                let length = self.explores(explorer, remaining);
+                self.units[unit.0].is_waiting = length.is_none();
+                return length;
+            }
+        }
+        if self.pauses(unit) {
+            return None;
+        }
+        let rates = self.inner.rates();
+        let soonest = self.soonest(remaining, rates.iter().sum());
+        let Some(soonest) = soonest.filter(|_| self.is_measured(unit.0)) else {
+            return self.inner.next(unit, remaining);
+        };
+        let patience = self.now.as_secs_f64().max(CALLING_SECONDS).min(soonest) * rates[unit.0];
+        Some(self.inner.next(unit, remaining)?.min((patience as u64).max(1)))
+    }
+
+    fn handed(&mut self, package: &Package, now: Duration) {
+        self.now = self.now.max(now);
+        self.remaining = self.remaining.saturating_sub(package.items());
+        if let Stage::Sampling(first, samples) = &mut self.stage
+            && first.unit == package.unit()
+        {
+            samples.under_way = Some((package.items(), now));
+        }
+        if let Some(seen) = self.units.get_mut(package.unit().0) {
+            seen.computing += 1;
+        }
+        self.inner.handed(package, now);
+    }
+
+    fn ended(&mut self, computed: &Computed) {
+        if let Some(seen) = self.units.get_mut(computed.unit.0) {
+            seen.computing = seen.computing.saturating_sub(1);
+            seen.travelling += 1;
+        }
+        self.inner.ended(computed);
+        self.learn(computed);
+    }
+
+    fn computed(&mut self, computed: &Computed) {
+        self.now = self.now.max(computed.done);
+        self.inner.computed(computed);
+        let Some(seen) = self.units.get_mut(computed.unit.0) else { return };
+        seen.arrived += 1;
+        if seen.travelling > 0 {
+            seen.travelling -= 1;
+        } else {
+            seen.computing = seen.computing.saturating_sub(1);
+            self.learn(computed);
+        }
+        self.compare(computed.unit);
+    }
+
+    fn given_back(&mut self, package: &Package) {
+        self.remaining = self.remaining.saturating_add(package.items());
+        if let Some(seen) = self.units.get_mut(package.unit().0) {
+            let counted = if seen.computing > 0 { &mut seen.computing } else { &mut seen.travelling };
+            *counted = counted.saturating_sub(1);
+        }
+        if let Stage::Sampling(first, samples) = &mut self.stage
+            && first.unit == package.unit()
+        {
+            samples.under_way = None;
+        }
+        self.inner.given_back(package);
+    }
+
+    fn retire(&mut self, unit: UnitId) {
+        if let Some(seen) = self.units.get_mut(unit.0) {
+            seen.is_dropped = true;
+            (seen.computing, seen.travelling) = (0, 0);
+        }
+        self.inner.retire(unit);
+        self.waiting.retain(|explorer| explorer.unit != unit);
+        if matches!(&self.stage, Stage::Sampling(first, _) if first.unit == unit) {
+            // The others have to do it.
+            self.call_those_that_help(f64::INFINITY);
+        }
+    }
+
+    fn call_up(&mut self, now: Duration) -> Vec<UnitId> {
+        self.look(now);
+        // Nobody is to begin for nothing.
+        if self.remaining == 0 { Vec::new() } else { std::mem::take(&mut self.called) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,402 @@
+//! The Director: checks a run, sets its units up, and gathers their results.
+//!
+//! ```text
+//!   check ──▶ round: every unit that is left works until there is nothing more for it ──▶ gather
+//!               ▲                                         │
+//!               └── results gone with a lost device: ─────┘
+//!                   reopened, for the units that are left
+//! ```
+//! A lost device can take results along that were complete but not collected. That is detected when the units have
+//! ended, many of them for lack of work. So the remaining units work another round. Every further round follows the
+//! loss of a device or the failure of a unit that has spoiled its partial of a reduction, so the number of rounds is limited.
+
+use crate::base::cancel::Cancel;
+use crate::base::package::{Package, UnitId};
+use crate::kernel::Kernel;
+use crate::model::Ran;
+use crate::plan::setup::{Chosen, Setup};
+use crate::plan::{RunPlan, decides};
+use crate::policy::{Blueprint, Log, PolicySpec, Recording};
+use crate::report::{CalledUp, DeviceReport, LeftOut, PackageRecord, Reason, Report, RunError, UnitFailure};
+use crate::run::commander::Commander;
+use crate::run::hooks::Hooks;
+use crate::run::round::{Round, Rounds, Threadless};
+use crate::run::unit::{DEPTH, PUBLISHED_DEPTH, Unit, UnitRun};
+use dml_core::spans::Span;
+use dml_core::sync::{Arc, Mutex};
+use dml_core::{DeviceId, DeviceSet, Platform, PlatformId, span};
+use std::panic::Location;
+use std::time::{Duration, Instant};
+
+/// A run that is checked and set up, and has not begun.
+pub(crate) struct Prepared {
+    /// The kernel, with the run's own partials.
+    kernel: Kernel,
+    items: u64,
+    plan: RunPlan,
+    commander: Arc<Commander>,
+    /// What the policy was built from and decides, if that is recorded.
+    decided: Option<(Blueprint, Log)>,
+}
+
+impl Prepared {
+    /// Checks a run of items `0..items` of `kernel` over the co-executor's devices, and sets it up. The checks are made for the
+    /// thread that calls. `cancel` is how it can be cancelled.
+    pub(crate) fn new(
+        setup: &Setup,
+        kernel: &Kernel,
+        items: u64,
+        cancel: Option<Arc<Cancel>>,
+        asked_at: &'static Location<'static>,
+    ) -> Result<Self, RunError> {
+        let devices = devices(setup, kernel)?;
+        kernel.check_platform(&setup.platform)?;
+        kernel.check_launchers(&setup.platform)?;
+        kernel.check_items(items)?;
+        kernel.check_writes(items)?;
+        let plan = RunPlan::of(setup, kernel, items, devices)?;
+        let kernel = kernel.for_run(plan.devices.len(), items, asked_at)?;
+        let (splitter, decided) = plan.splitter(setup, &kernel, items)?;
+        let commander = Arc::new(Commander::new(splitter, cancel));
+        Ok(Self { kernel, items, plan, commander, decided })
+    }
+
+    /// The devices of the run, those that are left out among them.
+    pub(crate) fn devices(&self) -> &[DeviceId] {
+        &self.plan.devices
+    }
+
+    pub(crate) fn commander(&self) -> &Arc<Commander> {
+        &self.commander
+    }
+
+    /// Runs it, on this thread and on others.
+    pub(crate) fn direct(&self, setup: &Setup, hooks: &dyn Hooks) -> Result<Report, RunError> {
+        let span = span!(
+            INFO,
+            "run",
+            kernel = self.kernel.name(),
+            items = self.items,
+            devices = self.plan.devices.len(),
+            policy = %setup.policy,
+        );
+        span.within(|| self.direct_within(setup, hooks, &span))
+    }
+
+    fn direct_within(&self, setup: &Setup, hooks: &dyn Hooks, span: &Span) -> Result<Report, RunError> {
+        let Self { kernel, items, plan, commander, decided } = self;
+        hooks.director_start();
+        let opening = RunStart {
+            platform: setup.platform.id(),
+            kernel: kernel.name().to_owned(),
+            policy: setup.policy,
+            begun: setup.platform.elapsed(),
+            waited: (0..plan.devices.len()).map(|index| commander.is_left_out(UnitId(index))).collect(),
+        };
+        let begun = Instant::now();
+        let unit = |(index, &device): (usize, &DeviceId)| Unit {
+            id: UnitId(index),
+            device,
+            platform: &setup.platform,
+            kernel,
+            commander,
+            hooks,
+            span,
+            collect_on: setup.collect_on,
+            begun,
+            depth: if setup.policy == PolicySpec::Calibrated { DEPTH } else { PUBLISHED_DEPTH },
+        };
+        let units: Vec<Unit<'_>> = plan.devices.iter().enumerate().map(unit).collect();
+        let runs: Vec<Mutex<UnitRun>> = units.iter().map(|_| Mutex::default()).collect();
+        let threadless = Mutex::default();
+        let explores = plan.explores(*items, kernel.grain());
+        let rounds =
+            Rounds { units: &units, runs: &runs, commander, threadless: &threadless, explores, begun };
+        let given_up = run_rounds(&rounds, &setup.platform);
+        hooks.director_end();
+        let runs: Vec<UnitRun> = runs.into_iter().map(Mutex::into_inner).collect();
+        let has_added: Vec<bool> = runs.iter().map(|run| !run.packages.is_empty()).collect();
+        let is_waiting = |index| commander.is_left_out(UnitId(index));
+        let threadless = threadless.into_inner();
+        let mut report = gather(plan, opening, runs, &threadless, is_waiting);
+        report.decisions = decided.as_ref().map(|(blueprint, log)| Recording::new(blueprint.clone(), log));
+        let name = || kernel.name().to_owned();
+        if kernel.is_undivided() {
+            let computed = report.devices.iter().filter(|device| device.packages > 0);
+            let computed = computed.map(|device| (device.device, false));
+            let failed = report.failures.iter().map(|failure| (failure.device, true));
+            failed.chain(computed).for_each(|(device, has_failed)| {
+                setup.knowledge.note_failure(kernel.name(), plan.name_of(device), has_failed);
+            });
+        }
+        match commander.missing() + given_up {
+            0 => {
+                kernel.combine(&has_added, &|request| commander.wait_for(request)).map_err(|error| {
+                    match error {
+                        RunError::Cancelled { kernel, missing, .. } => {
+                            RunError::Cancelled { kernel, missing, failures: report.failures.clone() }
+                        }
+                        error => error,
+                    }
+                })?;
+                // A set of which some had no thread says nothing of what they can do.
+                if decides(setup, kernel) && threadless.is_empty() && report.failures.is_empty() {
+                    let run = Ran {
+                        kernel: kernel.name(),
+                        items: *items,
+                        duration: report.duration,
+                        packages: &report.packages,
+                        called_up: &report.called_up,
+                        chosen: &plan.chosen,
+                        is_alone: plan.is_alone(),
+                        without_exploring: plan.without_exploring,
+                    };
+                    setup.knowledge.learn(&plan.members, &run);
+                }
+                Ok(report)
+            }
+            missing if commander.is_cancelled() => {
+                Err(RunError::Cancelled { kernel: name(), missing, failures: report.failures })
+            }
+            missing => Err(RunError::Unfinished { kernel: name(), missing, failures: report.failures }),
+        }
+    }
+}
+
+/// Runs rounds until no further device is lost and no result spoiled, or until a round leaves nothing to compute, or the run is
+/// cancelled. Returns
+/// the number of items that cannot be computed again, because their inputs are lost.
+fn run_rounds(rounds: &Rounds<'_>, platform: &Platform) -> u64 {
+    let Rounds { units, runs, commander, .. } = *rounds;
+    let mut known = platform.lost_devices();
+    let mut given_up = 0;
+    loop {
+        Round::run(rounds);
+        // An idle device may have been lost after its last package.
+        platform.notice_losses();
+        let lost = platform.lost_devices();
+        let is_spoiled = units.iter().zip(runs).any(|(unit, run)| has_spoiled(unit, &run.lock()));
+        if lost == known && !is_spoiled {
+            // Those who were left out finish what the others could not.
+            let is_short = commander.missing() > 0 && !commander.is_cancelled();
+            if is_short && commander.call_up_all() {
+                continue;
+            }
+            return given_up;
+        }
+        known = lost;
+        for unit in units.iter().filter(|unit| lost.contains(unit.device)) {
+            // Whoever is called up for that works in the next round.
+            _ = commander.retire(unit.id);
+        }
+        for (unit, run) in units.iter().zip(runs) {
+            given_up += take_back_lost(unit, &mut run.lock(), lost);
+        }
+        if commander.missing() == 0 || commander.is_cancelled() {
+            return given_up;
+        }
+    }
+}
+
+/// Returns whether a unit that gave up has spoiled results of its earlier packages: a partial of a reduction that was in no
+/// other memory.
+fn has_spoiled(unit: &Unit<'_>, run: &UnitRun) -> bool {
+    run.failure.is_some() && run.packages.iter().any(|record| !unit.kernel.has_results(&record.package))
+}
+
+/// Takes back a unit's packages whose results can no longer be read, to be computed again. Returns the number of items
+/// that cannot be computed again, because their inputs are lost too, or were changed.
+fn take_back_lost(unit: &Unit<'_>, run: &mut UnitRun, lost_devices: DeviceSet) -> u64 {
+    let (kept, lost): (Vec<_>, Vec<_>) = std::mem::take(&mut run.packages)
+        .into_iter()
+        .partition(|record| unit.kernel.has_results(&record.package));
+    run.packages = kept;
+    if let Some(PackageRecord { package, .. }) = lost.last()
+        && lost_devices.contains(unit.device)
+    {
+        run.failure.get_or_insert_with(|| lost_with(unit, package, lost.len()));
+    }
+    reopen(unit, &lost)
+}
+
+/// Reopens packages for the remaining units, except those whose inputs are lost, or that may have changed them. Returns the number of items
+/// of these exceptions.
+fn reopen(unit: &Unit<'_>, lost: &[PackageRecord]) -> u64 {
+    let mut given_up = 0;
+    for PackageRecord { package, .. } in lost {
+        if unit.kernel.has_inputs(package) && unit.kernel.is_repeatable(package) {
+            unit.commander.reopen(package);
+        } else {
+            given_up += package.items();
+        }
+    }
+    given_up
+}
+
+/// The failure of a unit whose device was lost together with the results of some packages, the last of them `package`.
+fn lost_with(unit: &Unit<'_>, package: &Package, packages: usize) -> UnitFailure {
+    let why = unit.loss().map_or_else(String::new, |loss| format!(": {loss}"));
+    let message = format!("device {} was lost with the results of {packages} packages{why}", unit.name());
+    unit.failure(package.clone(), message, unit.begun.elapsed())
+}
+
+/// The devices that take part.
+fn devices(setup: &Setup, kernel: &Kernel) -> Result<Vec<DeviceId>, RunError> {
+    let devices = match &setup.devices {
+        Chosen::Every => kernel.devices().collect(),
+        Chosen::Named(named) => named.clone(),
+        Chosen::Passed(passed) => {
+            let has_variant = |device: &DeviceId| kernel.variant_for(*device).is_some();
+            let devices: Vec<DeviceId> = passed.iter().copied().filter(has_variant).collect();
+            if devices.is_empty() {
+                let (passed, variants) =
+                    (names(setup, passed.iter().copied()), names(setup, kernel.devices()));
+                return Err(RunError::NonePassed { kernel: kernel.name().to_owned(), passed, variants });
+            }
+            devices
+        }
+    };
+    if devices.is_empty() {
+        return Err(RunError::NoDevices { kernel: kernel.name().to_owned() });
+    }
+    check_devices(&setup.platform, kernel, &devices)?;
+    check_collecting(&setup.platform, kernel, setup.collect_on)?;
+    Ok(devices)
+}
+
+/// The names of devices; of those that the platform does not have, their numbers.
+fn names(setup: &Setup, devices: impl IntoIterator<Item = DeviceId>) -> Vec<String> {
+    let known = setup.platform.devices();
+    let name = |device: DeviceId| {
+        known.get(usize::from(device.0)).map_or_else(|| device.to_string(), |desc| desc.name.to_string())
+    };
+    devices.into_iter().map(name).collect()
+}
+
+/// Checks that the platform has each device, that the kernel has a variant for it, and that it is named once.
+fn check_devices(platform: &Platform, kernel: &Kernel, devices: &[DeviceId]) -> Result<(), RunError> {
+    let known = platform.devices();
+    check_known(platform, kernel, devices.iter().copied())?;
+    for (index, &device) in devices.iter().enumerate() {
+        let name = || known[usize::from(device.0)].name.to_string();
+        if kernel.variant_for(device).is_none() {
+            return Err(RunError::NoVariant { kernel: kernel.name().to_owned(), device: name() });
+        }
+        if devices[..index].contains(&device) {
+            return Err(RunError::DuplicateDevice { device: name() });
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the platform has each device.
+fn check_known(
+    platform: &Platform,
+    kernel: &Kernel,
+    named: impl IntoIterator<Item = DeviceId>,
+) -> Result<(), RunError> {
+    let devices = platform.devices().len();
+    match named.into_iter().find(|device| usize::from(device.0) >= devices) {
+        Some(device) => Err(RunError::UnknownDevice { kernel: kernel.name().to_owned(), device, devices }),
+        None => Ok(()),
+    }
+}
+
+/// Checks that the collecting device can have results: a later error would be one of items that are computed.
+fn check_collecting(
+    platform: &Platform,
+    kernel: &Kernel,
+    collect_on: Option<DeviceId>,
+) -> Result<(), RunError> {
+    check_known(platform, kernel, collect_on)?;
+    match collect_on.filter(|&device| platform.home(device).is_none()) {
+        Some(device) => Err(RunError::NoArena {
+            kernel: kernel.name().to_owned(),
+            device: platform.devices()[usize::from(device.0)].name.to_string(),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// A run as it began.
+struct RunStart {
+    platform: PlatformId,
+    kernel: String,
+    policy: PolicySpec,
+    /// On the clock of the platform.
+    begun: Duration,
+    /// Whether each device was to wait until it is called up.
+    waited: Vec<bool>,
+}
+
+/// Whether a unit that began did so later than those that began at the start.
+fn joins_later(waited: bool, had_no_thread: Option<&Threadless>) -> bool {
+    waited || had_no_thread.is_some_and(|unit| !unit.had_begun)
+}
+
+/// The report of what all units did, but those for which there was no thread. `is_waiting` says of each whether it was left out to the end.
+fn gather(
+    plan: &RunPlan,
+    opening: RunStart,
+    runs: Vec<UnitRun>,
+    threadless: &[Threadless],
+    is_waiting: impl Fn(usize) -> bool,
+) -> Report {
+    let RunStart { platform, kernel, policy, begun, waited } = opening;
+    let duration = runs.iter().map(|run| run.end).max().unwrap_or_default();
+    let of_devices = plan.devices.iter().zip(&runs);
+    let reports = of_devices.clone().enumerate().map(|(index, (&device, run))| DeviceReport {
+        device,
+        packages: run.packages.len() as u64,
+        items: run.packages.iter().map(|record| record.package.items()).sum(),
+        busy: run.busy,
+        end: run.end,
+        known_rate: plan.known_rate(index),
+    });
+    // Who was called up after all, because the others could not do it, was needed.
+    let others_seconds = duration.as_secs_f64();
+    let (mut left_out, mut called_up) = (Vec::new(), Vec::new());
+    for (index, ((&device, run), waited)) in of_devices.zip(&waited).enumerate() {
+        let had_no_thread = threadless.iter().find(|threadless| threadless.unit == UnitId(index));
+        let joined = run.joined.filter(|_| joins_later(*waited, had_no_thread));
+        if !run.end.is_zero() || run.failure.is_some() {
+            called_up.extend(joined.map(|at| CalledUp { device, at }));
+            continue;
+        }
+        let reason = had_no_thread.map(|_| Reason::NoThread);
+        let reason = reason.or_else(|| plan.reasons[index].clone());
+        let reason = reason.or_else(|| is_waiting(index).then_some(Reason::NotCalledUp { others_seconds }));
+        let too_late =
+            || joined.map(|at| Reason::TooLate { began_seconds: at.as_secs_f64(), others_seconds });
+        left_out.extend(reason.or_else(too_late).map(|reason| LeftOut { device, reason }));
+    }
+    Report {
+        platform,
+        kernel,
+        policy,
+        begun,
+        duration,
+        devices: reports.collect(),
+        failures: runs.iter().filter_map(|run| run.failure.clone()).collect(),
+        left_out,
+        called_up,
+        packages: runs.into_iter().flat_map(|run| run.packages).collect(),
+        decisions: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// There may be no thread in a later round for a unit that began at the start.
+    #[test]
+    fn who_began_at_the_start_is_not_called_up() {
+        let of = |had_begun| Threadless { unit: UnitId(0), had_begun };
+        let later = [(false, None), (false, Some(of(true))), (false, Some(of(false))), (true, None)];
+        assert_eq!(
+            later.map(|(waited, unit)| joins_later(waited, unit.as_ref())),
+            [false, false, true, true]
+        );
+    }
+}

@@ -1,0 +1,18 @@
+//! One run: it is checked and set up, its units compute packages, and its results are gathered.
+//!
+//! ```text
+//!   Coexecutor::run ───▶ director ──▶ round ──▶ unit, one per device ◀── packages ── commander
+//!   Coexecutor::start ─▶ running ───────┘                └── hooks
+//! ```
+
+mod coexecutor;
+mod commander;
+mod director;
+mod hooks;
+mod round;
+mod running;
+mod unit;
+
+pub use coexecutor::Coexecutor;
+pub use hooks::{Hooks, NoHooks};
+pub use running::{DeviceProgress, Progress, RunCanceller, Running};

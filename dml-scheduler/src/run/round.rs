@@ -1,0 +1,352 @@
+//! A round: every unit that is left works until there is nothing more for it, each on a thread of its own.
+//!
+//! ```text
+//!   the caller's thread  ▏calls helpers ▏the last unit .............▏what nobody has begun ▏waits for those at work ▏
+//!   helper 1                  └─▶ wakes ▏a unit .......................▏
+//!   helper 2                                  └─▶ wakes ▏collects ........▏
+//!   helper 3                                                 └─▶ wakes too late, and is not waited for
+//! ```
+//! 1. A thread that has a task for another one puts it on the list, and calls a helper.
+//! 2. A helper does first the task that it was called for, if no thread has begun it, and then others. So each task for which a helper was called is done, also
+//!    if there is no helper for another one.
+//! 3. At its end the caller's thread does the tasks that no thread has begun. The round does not wait for a helper that wakes late.
+//! 4. A unit for which there is no thread is left out, and the others get its part. If they cannot compute it, another round has the unit. If no other unit is
+//!    left, its task stays on the list for the caller's thread. A unit whose results no helper brings brings them itself.
+//! 5. If units may be called up soon, a helper comes in before there is a task for it, and polls for a while: one that wakes then comes late.
+//! 6. The round lends its list through a [`Gate`], which it closes when all tasks are done.
+
+use crate::base::package::UnitId;
+use crate::run::commander::{Commander, POLLS};
+use crate::run::unit::{Desk, Start, Unit, UnitRun};
+use dml_core::helpers::{Gate, Helpers};
+use dml_core::sync::{Arc, Condvar, Mutex};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// What the rounds of a run need.
+#[derive(Clone, Copy)]
+pub(crate) struct Rounds<'a> {
+    pub(crate) units: &'a [Unit<'a>],
+    pub(crate) runs: &'a [Mutex<UnitRun>],
+    pub(crate) commander: &'a Commander,
+    /// The units for which there was no thread.
+    pub(crate) threadless: &'a Mutex<Vec<Threadless>>,
+    /// Whether units may soon be called up.
+    pub(crate) explores: bool,
+    pub(crate) begun: Instant,
+}
+
+/// A unit for which there was no thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Threadless {
+    pub(crate) unit: UnitId,
+    /// Whether it had begun in an earlier round.
+    pub(crate) had_begun: bool,
+}
+
+/// A round under way.
+pub(crate) struct Round<'a> {
+    of: Rounds<'a>,
+    desks: Vec<Desk>,
+    list: Mutex<List>,
+    changed: Condvar,
+    gate: OnceLock<Arc<Gate>>,
+}
+
+#[derive(Default)]
+struct List {
+    /// The tasks that no thread has begun.
+    tasks: VecDeque<Task>,
+    /// How many threads are at a task.
+    busy: usize,
+    /// Whether a helper polls for a task.
+    is_awaited: bool,
+    is_over: bool,
+}
+
+/// What a thread does in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    /// It is the thread of a unit.
+    Work(UnitId),
+    /// It collects what a unit has computed.
+    Collect(UnitId),
+}
+
+/// What a thread was called for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Called {
+    #[default]
+    Nothing,
+    For(Task),
+    ToStandBy,
+}
+
+thread_local! {
+    /// What the thread was called for, until it looks at the list.
+    static CALLED: Cell<Called> = const { Cell::new(Called::Nothing) };
+}
+
+impl<'a> Round<'a> {
+    /// Lets every remaining unit work until it gets no more work. A single unit, or the last of several, works on the caller's thread. Units
+    /// that are called up meanwhile join.
+    ///
+    /// # Panics
+    /// With the panic of a unit: it catches those of its kernel, so that is a bug, which goes on from here.
+    pub(crate) fn run(of: &Rounds<'a>) {
+        // Those that the policy explores begin with the others.
+        of.commander.called_up(Duration::ZERO);
+        let active = of.units.iter().map(|unit| unit.id).filter(|unit| of.commander.is_active(*unit));
+        let mut left: Vec<UnitId> = active.collect();
+        let last = left.pop();
+        let round = Self::new(of);
+        let share = || round.share();
+        Gate::open(&share, |gate| {
+            round.gate.get_or_init(|| gate.clone());
+            if of.explores {
+                round.call_helper(Called::ToStandBy);
+            }
+            round.start(&left);
+            if let Some(last) = last {
+                round.work(last);
+            }
+            round.finish();
+        });
+    }
+
+    fn new(of: &Rounds<'a>) -> Self {
+        let desks = of.units.iter().map(|_| Desk::default()).collect();
+        Self { of: *of, desks, list: Mutex::default(), changed: Condvar::new(), gate: OnceLock::new() }
+    }
+
+    /// Calls a helper for a task. Returns whether there is one, or another thread has begun the task.
+    fn call(&self, task: Task) -> bool {
+        let mut list = self.list.lock();
+        list.tasks.push_back(task);
+        let is_awaited = std::mem::take(&mut list.is_awaited);
+        drop(list);
+        self.changed.notify_all();
+        is_awaited || self.call_helper(Called::For(task)) || !self.take_back(task)
+    }
+
+    /// Returns whether there is a helper.
+    fn call_helper(&self, called: Called) -> bool {
+        self.gate.get().cloned().is_some_and(|gate| {
+            let help = move || gate.help(|| CALLED.set(called));
+            Helpers::shared().call(help).is_ok()
+        })
+    }
+
+    /// Takes a task off the list. Returns whether it was there.
+    fn take_back(&self, task: Task) -> bool {
+        let mut list = self.list.lock();
+        let place = list.tasks.iter().position(|other| *other == task);
+        place.is_some_and(|place| list.tasks.remove(place).is_some())
+    }
+
+    /// Does the tasks that no thread has begun, and first the one that this thread was called for.
+    fn share(&self) {
+        let mut first = match CALLED.take() {
+            Called::For(task) => Some(task),
+            Called::Nothing => None,
+            Called::ToStandBy => {
+                self.stand_by();
+                None
+            }
+        };
+        while let Some(task) = self.take(first.take()) {
+            let _busy = Busy(self);
+            self.carry_out(task);
+        }
+    }
+
+    /// Polls until there is a task, or for long enough, and asks now and then whether units are called up.
+    fn stand_by(&self) {
+        let begun = Instant::now();
+        let every = POLLS / 6;
+        let mut looks = every;
+        self.list.lock().is_awaited = true;
+        loop {
+            let mut list = self.list.lock();
+            if !list.tasks.is_empty() || list.is_over || begun.elapsed() >= POLLS {
+                list.is_awaited = false;
+                return;
+            }
+            drop(list);
+            if begun.elapsed() >= looks {
+                looks += every;
+                self.start(&self.of.commander.called_up(self.of.begun.elapsed()));
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Takes this task off the list, or else the one that has been there for longest.
+    fn take(&self, first: Option<Task>) -> Option<Task> {
+        let mut list = self.list.lock();
+        let place = list.tasks.iter().position(|task| Some(*task) == first);
+        let task = list.tasks.remove(place.unwrap_or(0))?;
+        list.busy += 1;
+        Some(task)
+    }
+
+    fn carry_out(&self, task: Task) {
+        match task {
+            Task::Work(unit) => {
+                let unit = self.of.units[unit.0];
+                let _within = unit.commander.enter();
+                unit.span.within(|| self.work(unit.id));
+            }
+            Task::Collect(UnitId(index)) => self.desks[index].collect_all(self.of.units[index], self),
+        }
+    }
+
+    /// Lets a unit work on this thread.
+    fn work(&self, UnitId(index): UnitId) {
+        self.of.units[index].run(&self.of.runs[index], &self.desks[index], self);
+    }
+
+    /// Does the tasks that are left, and returns when no thread is at one.
+    fn finish(&self) {
+        let begun = Instant::now();
+        loop {
+            self.share();
+            let mut list = self.list.lock();
+            if !list.tasks.is_empty() {
+                continue;
+            }
+            if list.busy == 0 {
+                list.is_over = true;
+                return;
+            }
+            if begun.elapsed() < POLLS {
+                drop(list);
+                std::thread::yield_now();
+            } else {
+                drop(self.changed.wait(list));
+            }
+        }
+    }
+}
+
+impl Start for Round<'_> {
+    fn start(&self, units: &[UnitId]) {
+        for &unit in units {
+            if self.call(Task::Work(unit)) {
+                continue;
+            }
+            let mut others = self.of.units.iter().map(|other| other.id).filter(|other| *other != unit);
+            if others.any(|other| self.of.commander.is_active(other)) {
+                let had_begun = self.of.runs[unit.0].lock().joined.is_some();
+                self.of.threadless.lock().push(Threadless { unit, had_begun });
+                let called = self.of.commander.spare(unit);
+                self.start(&called);
+            } else {
+                // The caller's thread has nothing else to do.
+                self.list.lock().tasks.push_back(Task::Work(unit));
+                self.changed.notify_all();
+            }
+        }
+    }
+
+    fn collect(&self, unit: UnitId) -> bool {
+        self.call(Task::Collect(unit))
+    }
+}
+
+/// A thread that is at a task, also if that panics.
+struct Busy<'a>(&'a Round<'a>);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.list.lock().busy -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{Dynamic, Policy, Splitter};
+
+    /// Otherwise a thread does what none is to be had for, and nobody what it was called for.
+    #[test]
+    fn a_thread_does_first_what_it_was_called_for() {
+        let splitter = Splitter::new(Box::new(Dynamic::new(10, 1, 1).unwrap()), 1, 10, 1).unwrap();
+        let (commander, threadless) = (Commander::new(splitter, None), Mutex::default());
+        let (units, runs, begun) = (&[], &[], Instant::now());
+        let of =
+            Rounds { units, runs, commander: &commander, threadless: &threadless, explores: false, begun };
+        let round = Round::new(&of);
+        let [work, collect, other] = [Task::Work(UnitId(0)), Task::Collect(UnitId(1)), Task::Work(UnitId(2))];
+        round.list.lock().tasks.extend([work, collect, other]);
+        assert_eq!(round.take(Some(collect)), Some(collect));
+        // Somebody else has done it.
+        assert_eq!(round.take(Some(collect)), Some(work));
+        assert_eq!((round.take(None), round.take(None)), (Some(other), None));
+    }
+
+    /// No further helper is called for a task that one awaits, which does it.
+    #[test]
+    fn a_helper_that_stands_by_does_the_next_task() {
+        let splitter = Splitter::new(Box::new(Dynamic::new(10, 1, 1).unwrap()), 1, 10, 1).unwrap();
+        let (commander, threadless) = (Commander::new(splitter, None), Mutex::default());
+        let (units, runs, begun) = (&[], &[], Instant::now());
+        let of =
+            Rounds { units, runs, commander: &commander, threadless: &threadless, explores: true, begun };
+        let round = Round::new(&of);
+        std::thread::scope(|scope| {
+            let helper = scope.spawn(|| {
+                loop {
+                    round.stand_by();
+                    if let Some(task) = round.take(None) {
+                        return task;
+                    }
+                }
+            });
+            while !round.list.lock().is_awaited {
+                std::thread::yield_now();
+            }
+            let task = Task::Work(UnitId(0));
+            // Without a gate there is no other helper.
+            while !round.call(task) {}
+            assert_eq!(helper.join().unwrap(), task);
+        });
+        round.list.lock().is_over = true;
+        round.stand_by();
+        assert!(!round.list.lock().is_awaited);
+    }
+
+    /// Whom the policy calls up after 60 us, though no package has ended.
+    #[derive(Debug)]
+    struct Late;
+
+    impl Policy for Late {
+        fn next(&mut self, _: UnitId, remaining: u64) -> Option<u64> {
+            Some(remaining)
+        }
+
+        fn call_up(&mut self, now: Duration) -> Vec<UnitId> {
+            if now < Duration::from_micros(60) { Vec::new() } else { vec![UnitId(1)] }
+        }
+    }
+
+    #[test]
+    fn a_helper_that_stands_by_asks_whether_units_are_called_up() {
+        let mut splitter = Splitter::new(Box::new(Late), 2, 10, 1).unwrap();
+        splitter.bench(UnitId(1));
+        let (commander, threadless) = (Commander::new(splitter, None), Mutex::default());
+        let (units, runs, begun) = (&[], &[], Instant::now());
+        let of =
+            Rounds { units, runs, commander: &commander, threadless: &threadless, explores: true, begun };
+        let round = Round::new(&of);
+        // On a busy machine its time may be over before it looks.
+        let task = std::iter::repeat_with(|| {
+            round.stand_by();
+            round.take(None)
+        });
+        assert_eq!(task.take(1000).flatten().next(), Some(Task::Work(UnitId(1))));
+    }
+}
