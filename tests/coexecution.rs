@@ -177,7 +177,7 @@ fn run(case: &Case) -> Result<Report, RunError> {
         );
     }
     let report = Coexecutor::new(&platform)
-        .policy(case.policy)
+        .policy(case.policy.clone())
         .powers(case.powers.clone())
         .run(&kernel, case.items)?;
     assert_complete(&report, &input, &target, access);
@@ -334,10 +334,10 @@ enum Moment {
 }
 
 /// A run in which the first device dies at its n-th package.
-struct Dying {
+struct Dying<'a> {
     moment: Moment,
     package: u64,
-    policy: PolicySpec,
+    policy: &'a PolicySpec,
     access: Access,
     collect_on: Option<DeviceId>,
 }
@@ -345,7 +345,7 @@ struct Dying {
 /// Kills a device at a turn of the run.
 struct Killer<'a> {
     platform: &'a Platform,
-    dying: &'a Dying,
+    dying: &'a Dying<'a>,
     done: AtomicU64,
     /// The items of these packages.
     items: AtomicU64,
@@ -397,7 +397,7 @@ const DYING_ITEMS: u64 = 600;
 fn dying_kernel(
     platform: &Platform,
     [source, target]: [&dml::Buffer<u32>; 2],
-    &Dying { moment, package: last, access, .. }: &Dying,
+    &Dying { moment, package: last, access, .. }: &Dying<'_>,
 ) -> Kernel {
     let per_item = || Footprint::PerItem { bytes: ITEM_BYTES };
     let mut kernel = Kernel::new("triple", 10)
@@ -449,12 +449,12 @@ fn dying_kernel(
     kernel
 }
 
-fn run_dying(dying: &Dying) -> Result<Report, RunError> {
+fn run_dying(dying: &Dying<'_>) -> Result<Report, RunError> {
     run_dying_counted(dying).0
 }
 
 /// Also returns how many items the dying device has completed.
-fn run_dying_counted(dying: &Dying) -> (Result<Report, RunError>, u64) {
+fn run_dying_counted(dying: &Dying<'_>) -> (Result<Report, RunError>, u64) {
     let platform = platform();
     let input = input(DYING_ITEMS);
     let source = platform.buffer_from(input.clone()).expect("a small buffer");
@@ -464,7 +464,7 @@ fn run_dying_counted(dying: &Dying) -> (Result<Report, RunError>, u64) {
         mortal(&platform, GPU).die();
     }
     let killer = Killer { platform: &platform, dying, done: AtomicU64::new(0), items: AtomicU64::new(0) };
-    let run = Coexecutor::new(&platform).policy(dying.policy).collect_on(dying.collect_on);
+    let run = Coexecutor::new(&platform).policy(dying.policy.clone()).collect_on(dying.collect_on);
     let ended = run.run_with(&kernel, DYING_ITEMS, &killer);
     let items = killer.items.load(Ordering::SeqCst);
     let Ok(report) = ended else { return (ended, items) };
@@ -499,7 +499,7 @@ fn a_device_that_dies_takes_nothing_along() {
         for moment in moments {
             for collect_on in [Some(CPU), Some(GPU), Some(GPU2), None] {
                 let access = Access::WriteInvalidate;
-                let dying = Dying { moment, package: 0, policy, access, collect_on };
+                let dying = Dying { moment, package: 0, policy: &policy, access, collect_on };
                 let what = format!("{moment:?}, {policy}, collected on {collect_on:?}");
                 let report = run_dying(&dying).unwrap_or_else(|error| panic!("{what}: {error}"));
                 assert_named(&report, &what);
@@ -524,7 +524,7 @@ fn results_that_were_not_collected_in_time_are_computed_again() {
     for policy in the_three() {
         for collect_on in [CPU, GPU2] {
             let (moment, access) = (Moment::BeforeCollecting, Access::WriteInvalidate);
-            let dying = Dying { moment, package: 0, policy, access, collect_on: Some(collect_on) };
+            let dying = Dying { moment, package: 0, policy: &policy, access, collect_on: Some(collect_on) };
             let report = run_dying(&dying).unwrap_or_else(|error| panic!("{policy}: {error}"));
             assert_eq!(report.failures.len(), 1, "{policy}");
             assert_named(&report, "before collecting");
@@ -540,7 +540,8 @@ fn what_a_dead_device_was_to_change_is_given_back() {
             [Moment::BeforeItsFirstPackage, Moment::AtLaunch, Moment::InAPanic, Moment::DuringAKernel]
         {
             for collect_on in [Some(CPU), None] {
-                let dying = Dying { moment, package: 0, policy, access: Access::ReadWrite, collect_on };
+                let dying =
+                    Dying { moment, package: 0, policy: &policy, access: Access::ReadWrite, collect_on };
                 let report =
                     run_dying(&dying).unwrap_or_else(|error| panic!("{moment:?}, {policy}: {error}"));
                 assert_named(&report, "changed");
@@ -553,7 +554,7 @@ fn what_a_dead_device_was_to_change_is_given_back() {
 fn what_was_changed_and_lost_is_missing_and_counted() {
     for policy in the_three() {
         let (moment, access) = (Moment::AfterItsLastPackage, Access::ReadWrite);
-        let dying = Dying { moment, package: 0, policy, access, collect_on: None };
+        let dying = Dying { moment, package: 0, policy: &policy, access, collect_on: None };
         let (Err(RunError::Unfinished { missing, failures, .. }), completed) = run_dying_counted(&dying)
         else {
             panic!("{policy}: the old contents are gone, and so are the new ones")
@@ -769,7 +770,7 @@ fn every_item_is_added_once_whatever_fails_on_the_way() {
     let cases = moments.into_iter().flat_map(|moment| [0, 2].map(|package| (moment, package)));
     for (moment, package) in cases {
         for (policy, collect_on) in
-            the_three().into_iter().flat_map(|policy| [None, Some(CPU)].map(|on| (policy, on)))
+            the_three().into_iter().flat_map(|policy| [None, Some(CPU)].map(move |on| (policy.clone(), on)))
         {
             let platform = platform();
             let source = platform.buffer_from(input.clone()).expect("a small buffer");
@@ -787,7 +788,7 @@ fn every_item_is_added_once_whatever_fails_on_the_way() {
                 .reduce(&total, 0_u64, |one, other| one + other)
                 .launchers([GPU, CPU, GPU2].map(|device| (device, launcher(device))))
                 .expect("anything fits");
-            let run = Coexecutor::new(&platform).policy(policy).collect_on(collect_on);
+            let run = Coexecutor::new(&platform).policy(policy.clone()).collect_on(collect_on);
             let report = run.run(&kernel, DYING_ITEMS);
             let case = format!("{moment:?} at {package}, {policy:?}, collected on {collect_on:?}");
             let report = report.unwrap_or_else(|error| panic!("{case}: {error}"));

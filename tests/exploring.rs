@@ -166,7 +166,8 @@ fn the_packages_of_the_next_step_go_where_their_data_is() {
     ];
     for policy in policies {
         // Parts follow the devices' speeds, and so does who takes part: a busy machine disturbs that, but not three times.
-        let moved: Vec<Vec<u64>> = std::iter::repeat_with(|| bytes_of_each_step(policy)).take(3).collect();
+        let moved: Vec<Vec<u64>> =
+            std::iter::repeat_with(|| bytes_of_each_step(policy.clone())).take(3).collect();
         let late = |moved: &Vec<u64>| {
             let mut late = moved[moved.len() / 2..].to_vec();
             late.sort_unstable();

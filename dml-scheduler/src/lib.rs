@@ -48,8 +48,8 @@ pub use model::{Knowledge, KnowledgeError};
 #[cfg(feature = "simulated")]
 pub use plan::simulated;
 pub use policy::{
-    Assignment, Calibrated, Computed, Dynamic, HGuided, NotCompleted, NotInFlight, ParsePolicyError, Policy,
-    PolicyError, PolicySpec, Prior, Splitter, Static,
+    Assignment, Calibrated, Computed, CustomPolicy, Dynamic, HGuided, NotCompleted, NotInFlight,
+    ParsePolicyError, Policy, PolicyError, PolicyInput, PolicySpec, Prior, Splitter, Static,
 };
 pub use report::{
     CalledUp, DeviceReport, LeftOut, PackageRecord, Reason, Report, RunError, UnitFailure, metrics,

@@ -4,6 +4,7 @@
 
 mod cancelling;
 mod handle;
+mod policies;
 
 use dml::Kernel;
 use dml::arenas::{Null, kit};

@@ -46,11 +46,7 @@ pub(crate) struct RunPlan {
     pub(crate) members: Vec<Member>,
     /// The seconds that the run would have taken if it did not explore; `None` if it does not.
     pub(crate) without_exploring: Option<f64>,
-    /// The devices that share it from the start; none if one alone begins.
-    pub(crate) chosen: Vec<DeviceId>,
     plan: Plan,
-    /// The units that do not begin with the run.
-    benched: Vec<UnitId>,
     homes: Vec<(Range<u64>, UnitId)>,
 }
 
@@ -80,9 +76,7 @@ impl RunPlan {
                 reasons: vec![None; devices.len()],
                 members: Vec::new(),
                 without_exploring: None,
-                plan: Plan::Given(setup.policy, powers),
-                chosen: Vec::new(),
-                benched: Vec::new(),
+                plan: Plan::Given(setup.policy.clone(), powers),
                 homes,
                 devices,
             });
@@ -118,9 +112,7 @@ impl RunPlan {
         };
         let (plan, reasons, without_exploring) =
             setup.knowledge.with(kernel.name(), |model| planner.plan(model));
-        let benched = benched(&plan, &reasons);
-        let chosen = chosen(&members, &benched);
-        Ok(Self { benched, chosen, reasons, without_exploring, plan, homes, devices, members })
+        Ok(Self { reasons, without_exploring, plan, homes, devices, members })
     }
 
     /// What a device is called where runs are learned from. Empty without the policy that learns.
@@ -162,9 +154,10 @@ impl RunPlan {
         items: u64,
     ) -> Result<(Splitter, Option<(Blueprint, Log)>), RunError> {
         let (units, local_size) = (self.devices.len(), kernel.grain());
-        // This checks the powers, whatever the policy makes of them.
-        let powers = setup.powers.clone().unwrap_or_else(|| vec![1.0; units]);
-        setup.policy.build(&powers, items, local_size)?;
+        // Powers are checked even where the policy does not use them.
+        if let Some(powers) = &setup.powers {
+            PolicySpec::Static.build(powers, items, local_size)?;
+        }
         let name = |device: &DeviceId| setup.platform.devices()[usize::from(device.0)].name.to_string();
         let names = self.devices.iter().map(name).collect();
         let blueprint = Blueprint::new(items, local_size, names, self.plan.clone());
@@ -179,29 +172,21 @@ impl RunPlan {
         let is_in = |(_, unit): &&(Range<u64>, UnitId)| self.reasons[unit.0].is_none();
         let homes: Vec<_> = self.homes.iter().filter(is_in).cloned().collect();
         splitter.place(&homes);
-        self.benched.iter().for_each(|unit| splitter.bench(*unit));
+        leave_out(&mut splitter, &self.reasons);
         Ok((splitter, log))
     }
 }
 
-/// The units that do not begin with the run: those that are left out, and those that may be called up.
-pub(crate) fn benched(plan: &Plan, reasons: &[Option<Reason>]) -> Vec<UnitId> {
-    let waits = |index: usize| {
-        let Plan::Calibrated(Learned { explores: Some((begins, explorers)), .. }) = plan else {
-            return false;
-        };
-        match begins {
-            Begins::Sampled(first) => first.unit.0 != index,
-            Begins::Known(_) => explorers.iter().any(|explorer| explorer.unit.0 == index),
-        }
-    };
-    (0..reasons.len()).filter(|&index| reasons[index].is_some() || waits(index)).map(UnitId).collect()
+/// Leaves those units out that have a reason.
+pub(crate) fn leave_out(splitter: &mut Splitter, reasons: &[Option<Reason>]) {
+    let left_out = (0..reasons.len()).filter(|&index| reasons[index].is_some());
+    left_out.for_each(|index| splitter.bench(UnitId(index)));
 }
 
 /// The devices that share a run from the start; none if one alone begins.
-pub(crate) fn chosen(members: &[Member], benched: &[UnitId]) -> Vec<DeviceId> {
-    let begin = members.iter().enumerate().filter(|(index, _)| !benched.contains(&UnitId(*index)));
-    let chosen: Vec<DeviceId> = begin.map(|(_, member)| member.device).collect();
+pub(crate) fn chosen(devices: &[DeviceId], waits: impl Fn(UnitId) -> bool) -> Vec<DeviceId> {
+    let begins = |(index, device): (usize, &DeviceId)| (!waits(UnitId(index))).then_some(*device);
+    let chosen: Vec<DeviceId> = devices.iter().enumerate().filter_map(begins).collect();
     if chosen.len() > 1 { chosen } else { Vec::new() }
 }
 

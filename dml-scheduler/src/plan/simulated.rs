@@ -3,9 +3,9 @@
 use crate::base::package::Package;
 use crate::base::package::UnitId;
 use crate::model::{Knowledge, Member, Ran, name_of};
-use crate::plan::{Moved, Moving, Planner, benched, chosen, width};
+use crate::plan::{Moved, Moving, Planner, chosen, leave_out, width};
 use crate::policy::{Blueprint, Computed, Plan, PolicyError, Splitter};
-use crate::report::{CalledUp, PackageRecord};
+use crate::report::{CalledUp, PackageRecord, Reason};
 use dml_core::{DeviceDesc, DeviceId};
 use std::time::Duration;
 
@@ -30,8 +30,7 @@ pub struct Planned {
     local_size: u64,
     members: Vec<Member>,
     plan: Plan,
-    benched: Vec<UnitId>,
-    chosen: Vec<DeviceId>,
+    reasons: Vec<Option<Reason>>,
     without_exploring: Option<f64>,
 }
 
@@ -74,18 +73,7 @@ impl Planned {
             members: &members,
         };
         let (plan, reasons, without_exploring) = knowledge.with(kernel, |model| planner.plan(model));
-        let benched = benched(&plan, &reasons);
-        let chosen = chosen(&members, &benched);
-        Self {
-            kernel: kernel.to_owned(),
-            items,
-            local_size,
-            members,
-            plan,
-            benched,
-            chosen,
-            without_exploring,
-        }
+        Self { kernel: kernel.to_owned(), items, local_size, members, plan, reasons, without_exploring }
     }
 
     /// The splitter of the run.
@@ -97,17 +85,14 @@ impl Planned {
         let blueprint =
             Blueprint::new(self.items, self.local_size, vec![String::new(); units], self.plan.clone());
         let mut splitter = Splitter::new(blueprint.build()?, units, self.items, self.local_size)?;
-        self.benched.iter().for_each(|unit| splitter.bench(*unit));
+        leave_out(&mut splitter, &self.reasons);
         Ok(splitter)
     }
 
-    /// Whether a unit waits to be called up, or is left out.
-    #[must_use]
-    pub fn waits(&self, unit: UnitId) -> bool {
-        self.benched.contains(&unit)
-    }
-
     /// Learns from the run: its packages, and when units were called up.
+    ///
+    /// # Panics
+    /// If the work-groups have no items.
     pub fn learn(
         &self,
         knowledge: &Knowledge,
@@ -127,13 +112,16 @@ impl Planned {
         let packages: Vec<PackageRecord> = packages.iter().map(record).collect();
         let called_up: Vec<CalledUp> =
             called_up.iter().map(|&(unit, at)| CalledUp { device: device(unit), at }).collect();
+        let devices: Vec<DeviceId> = self.members.iter().map(|member| member.device).collect();
+        let splitter = self.splitter().expect("the run that is learned from had one");
+        let chosen = chosen(&devices, |unit| splitter.is_benched(unit));
         let run = Ran {
             kernel: &self.kernel,
             items: self.items,
             duration: packages.iter().map(|record| record.end).max().unwrap_or_default(),
             packages: &packages,
             called_up: &called_up,
-            chosen: &self.chosen,
+            chosen: &chosen,
             is_alone: matches!(self.plan, Plan::Packages(_)),
             without_exploring: self.without_exploring,
         };

@@ -456,6 +456,15 @@ impl Policy for Exploring {
         }
     }
 
+    fn begins(&mut self, unit: UnitId) -> bool {
+        match &self.stage {
+            Stage::Sampling(first, _) => first.unit == unit,
+            Stage::Running => {
+                self.explorers.iter().chain(&self.waiting).all(|explorer| explorer.unit != unit)
+            }
+        }
+    }
+
     fn call_up(&mut self, now: Duration) -> Vec<UnitId> {
         self.look(now);
         // Nobody is to begin for nothing.

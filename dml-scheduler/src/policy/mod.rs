@@ -32,11 +32,12 @@
 //!   `p4_work_that_came_back_for_all_goes_out_before_what_is_set_aside`)
 //!
 //! This module implements three published policies: [`Static`], [`Dynamic`] and [`HGuided`]. [`Calibrated`] is the default:
-//! it learns what the units can do. [`PolicySpec`] names them on the command line. Other policies are other
-//! implementations of [`Policy`]. A [`Recording`] of a run is decided again.
+//! it learns what the units can do. [`PolicySpec`] names them on the command line. An application
+//! runs its own by [`PolicySpec::custom`]. A [`Recording`] of a run is decided again.
 
 mod blueprint;
 mod calibrated;
+mod custom;
 mod dynamic;
 mod explore;
 mod hguided;
@@ -53,6 +54,7 @@ mod tests;
 pub use blueprint::Blueprint;
 pub(crate) use blueprint::{Learned, Plan};
 pub use calibrated::{Calibrated, Prior};
+pub use custom::{CustomPolicy, PolicyInput};
 pub use dynamic::Dynamic;
 pub(crate) use explore::{Begins, CALLING_SECONDS, CAUTION, Explorer, Exploring, First};
 pub use hguided::HGuided;
@@ -94,6 +96,13 @@ use thiserror::Error;
 /// assert_eq!(package.range(), 0..512); // 500, rounded up to a multiple of 64
 /// # Ok::<(), dml_scheduler::PolicyError>(())
 /// ```
+///
+/// # What a policy owes
+/// - **D-1** It may panic: the run hands out no further package, and ends with [`RunError::PolicyFailed`](crate::RunError::PolicyFailed).
+///   (`started` `a_policy_that_panics_ends_its_run`)
+/// - **D-2** A run calls it under the lock of its packages, on any of its threads. It may call core and the scheduler, and look at a started
+///   run or cancel it. It must not wait for the run, nor for buffers that the run writes. (`started` `a_policy_may_look_at_its_run_and_cancel_it`)
+/// - **D-3** Whatever it answers, P-1 to P-4 hold. (`started` `a_policy_that_lies_computes_every_item_once`)
 pub trait Policy: Send + Debug {
     /// Returns the length of the unit's next package, or `None` if the unit gets nothing for now.
     ///
@@ -150,7 +159,7 @@ pub trait Policy: Send + Debug {
         let _ = package;
     }
 
-    /// Returns the units that were left out so far and are to take part from now on. It is asked after each package that was
+    /// Returns the units that did not [begin](Self::begins) and are to take part from now on. It is asked after each package that was
     /// computed, after a unit was retired, and a few times while the first package is under way.
     ///
     /// # Shape and units
@@ -158,6 +167,19 @@ pub trait Policy: Send + Debug {
     fn call_up(&mut self, now: Duration) -> Vec<UnitId> {
         let _ = now;
         Vec::new()
+    }
+
+    /// Returns whether a unit takes part from the start. One that does not gets no package before it is [called up](Self::call_up). If the
+    /// others cannot finish the work, it is called up in any case. The splitter asks once for each unit, before anything else.
+    fn begins(&mut self, unit: UnitId) -> bool {
+        let _ = unit;
+        true
+    }
+
+    /// Returns why the policy can decide no more, if so. A run then hands out no further package, and ends with
+    /// [`RunError::PolicyFailed`](crate::RunError::PolicyFailed).
+    fn failure(&self) -> Option<String> {
+        None
     }
 
     /// Learns that a unit is retired for good, with all packages that it has. From now on the policy is asked only about
@@ -233,6 +255,14 @@ pub enum PolicyError {
         minimums: usize,
         /// The number of units.
         units: usize,
+    },
+    /// A policy of the application's could not be made.
+    #[error("policy {policy} cannot be made: {cause}")]
+    Custom {
+        /// The policy's name.
+        policy: String,
+        /// What the application says, or panicked with.
+        cause: String,
     },
     /// A kernel's work-groups cannot be empty.
     #[error("bad local work size: 0 items, needs at least 1")]

@@ -180,6 +180,14 @@ impl Policy for Recorded {
         called
     }
 
+    fn begins(&mut self, unit: UnitId) -> bool {
+        self.policy.begins(unit)
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.policy.failure()
+    }
+
     fn retire(&mut self, unit: UnitId) {
         self.policy.retire(unit);
         self.note(Decision::Retired(unit));

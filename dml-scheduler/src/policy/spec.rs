@@ -2,8 +2,11 @@
 
 use super::dynamic::checked_packages;
 use super::hguided::checked_divisor;
-use super::{Calibrated, Dynamic, HGuided, Policy, PolicyError, Prior, Splitter, Static};
+use super::{
+    Calibrated, CustomPolicy, Dynamic, HGuided, Policy, PolicyError, PolicyInput, Prior, Splitter, Static,
+};
 use serde::{Deserialize, Serialize};
+use std::error::Error;
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
@@ -32,7 +35,7 @@ use thiserror::Error;
 ///      expected calibrated, static, dynamic:N, hguided, hguided:K or hguided:K:MIN",
 /// );
 /// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum PolicySpec {
     /// Packages that shrink with the work left, by rates that are learned during the run. The powers are where it starts.
@@ -52,11 +55,45 @@ pub enum PolicySpec {
         /// The smallest package in items; the local work size when not given.
         min: Option<u64>,
     },
+    /// A policy of the application's own, which [`custom`](Self::custom) makes. No text parses to it.
+    Custom(CustomPolicy),
 }
 
 impl PolicySpec {
     /// The forms that parse, as help texts list them.
     pub const FORMS: &str = "calibrated, static, dynamic:N, hguided, hguided:K or hguided:K:MIN";
+
+    /// A policy of the application's own. `make` is called once for each run.
+    ///
+    /// ```
+    /// use dml_scheduler::{Policy, PolicySpec, UnitId};
+    ///
+    /// /// A quarter of what is left, to each unit that asks.
+    /// #[derive(Debug)]
+    /// struct Quarters;
+    ///
+    /// impl Policy for Quarters {
+    ///     fn next(&mut self, _unit: UnitId, remaining: u64) -> Option<u64> {
+    ///         Some(remaining / 4)
+    ///     }
+    /// }
+    ///
+    /// # fn run(platform: &dml_core::Platform, kernel: &dml_scheduler::Kernel) -> Result<(), dml_scheduler::RunError> {
+    /// let quarters = PolicySpec::custom("quarters", |_| Ok(Box::new(Quarters)));
+    /// let report = dml_scheduler::Coexecutor::new(platform).policy(quarters).run(kernel, 1_000_000)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn custom(
+        name: impl Into<String>,
+        make: impl Fn(PolicyInput<'_>) -> Result<Box<dyn Policy>, Box<dyn Error + Send + Sync>>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        Self::Custom(CustomPolicy::new(name.into(), make))
+    }
 
     /// Builds the policy for units of these relative powers, `work` items and a local work size of `local_size` items.
     ///
@@ -64,20 +101,21 @@ impl PolicySpec {
     /// [`NoUnits`](PolicyError::NoUnits) without a power; [`BadPower`](PolicyError::BadPower) when a power is not
     /// positive and finite, even if the policy does not use it; [`ZeroLocalSize`](PolicyError::ZeroLocalSize). When a
     /// parameter of the policy is out of its range, [`ZeroPackages`](PolicyError::ZeroPackages) or
-    /// [`BadDivisor`](PolicyError::BadDivisor).
+    /// [`BadDivisor`](PolicyError::BadDivisor). [`Custom`](PolicyError::Custom) when the application's code does not make its policy.
     pub fn build(&self, powers: &[f64], work: u64, local_size: u64) -> Result<Box<dyn Policy>, PolicyError> {
         // Every policy gets its facts checked in the same way, so that a wrong fact does not stay unseen until the
         // policy changes.
         let by_shares = Static::new(powers, local_size)?;
-        Ok(match *self {
+        Ok(match self {
             Self::Calibrated => {
                 let priors: Vec<Option<Prior>> =
                     powers.iter().map(|power| Some(Prior::of_power(*power))).collect();
                 Box::new(Calibrated::new(work, local_size, &priors)?)
             }
             Self::Static => Box::new(by_shares),
-            Self::Dynamic { packages } => Box::new(Dynamic::new(packages, work, local_size)?),
-            Self::HGuided { k, min } => Box::new(HGuided::new(powers, k, min.unwrap_or(local_size))?),
+            Self::Dynamic { packages } => Box::new(Dynamic::new(*packages, work, local_size)?),
+            Self::HGuided { k, min } => Box::new(HGuided::new(powers, *k, min.unwrap_or(local_size))?),
+            Self::Custom(policy) => policy.build(PolicyInput { powers, items: work, local_size })?,
         })
     }
 
@@ -92,13 +130,14 @@ impl PolicySpec {
 
 impl fmt::Display for PolicySpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
+        match self {
             Self::Calibrated => f.write_str("calibrated"),
             Self::Static => f.write_str("static"),
             Self::Dynamic { packages } => write!(f, "dynamic:{packages}"),
             Self::HGuided { k, min: Some(min) } => write!(f, "hguided:{k}:{min}"),
-            Self::HGuided { k, min: None } if k == HGuided::DEFAULT_K => f.write_str("hguided"),
+            Self::HGuided { k, min: None } if *k == HGuided::DEFAULT_K => f.write_str("hguided"),
             Self::HGuided { k, min: None } => write!(f, "hguided:{k}"),
+            Self::Custom(policy) => f.write_str(policy.name()),
         }
     }
 }
@@ -254,8 +293,8 @@ mod tests {
             ("hguided:2.5", PolicySpec::HGuided { k: 2.5, min: None }),
             ("hguided:2:1024", PolicySpec::HGuided { k: 2.0, min: Some(1024) }),
         ] {
-            assert_eq!(text.parse(), Ok(spec));
             assert_eq!(spec.to_string(), text);
+            assert_eq!(text.parse(), Ok(spec));
         }
     }
 

@@ -146,6 +146,11 @@ impl Splitter {
             handed_out: 0,
             latest: Duration::ZERO,
         };
+        for (index, unit) in splitter.units.iter_mut().enumerate() {
+            if !splitter.policy.begins(UnitId(index)) {
+                unit.standing = Standing::Benched;
+            }
+        }
         splitter.share_out(0..work, Origin::Fresh);
         Ok(splitter)
     }

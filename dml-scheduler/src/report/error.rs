@@ -193,6 +193,21 @@ pub enum RunError {
     /// The policy does not fit the devices.
     #[error(transparent)]
     Policy(#[from] PolicyError),
+    /// The policy, the application's own, has panicked or given up. What was computed is committed; the bytes of all other items are as
+    /// they were.
+    #[error("kernel {kernel}: policy {policy} failed with {missing} items to compute: {cause}")]
+    PolicyFailed {
+        /// The kernel's name.
+        kernel: String,
+        /// The policy's name.
+        policy: String,
+        /// What it panicked with, or why it gave up.
+        cause: String,
+        /// The number of items that were not computed. With none, the results of a reduction were not put together.
+        missing: u64,
+        /// The units that gave up before.
+        failures: Vec<UnitFailure>,
+    },
     /// The run was cancelled before it was done. What was computed is committed; the bytes of all other items are as they were.
     #[error("kernel {kernel}: the run was cancelled with {missing} items to compute")]
     Cancelled {

@@ -11,9 +11,9 @@ use crate::base::cancel::{Cancel, Within};
 use crate::base::package::{Package, UnitId};
 use crate::kernel::KernelError;
 use crate::policy::{Assignment, Computed, Splitter};
-use dml_core::sync::{Arc, Condvar, Mutex, MutexGuard};
+use dml_core::sync::{Arc, Condvar, Mutex};
 use dml_core::{Acquire, Grants};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a thread of a run polls for something to do before it sleeps. The others are at their last packages, and a sleeping thread would be
@@ -24,9 +24,15 @@ pub(crate) const POLLS: Duration = Duration::from_micros(300);
 #[derive(Debug)]
 pub(crate) struct Commander {
     splitter: Mutex<Splitter>,
+    /// The packages that each unit has completed, and their items. The policy's code may ask for them, so the splitter's lock is not needed.
+    counts: Mutex<Vec<(u64, u64)>>,
+    /// How often something changed that may give a unit something to do.
+    changes: AtomicU64,
+    /// Where units sleep between two changes.
+    sleep: Mutex<()>,
     changed: Condvar,
-    /// How often it was told that there may be something else to do.
-    told: AtomicU64,
+    /// Whether the policy has failed.
+    has_failed: AtomicBool,
     /// How the run is cancelled, if it can be.
     cancel: Option<Arc<Cancel>>,
 }
@@ -46,18 +52,36 @@ pub(crate) enum Next {
 
 impl Commander {
     pub(crate) fn new(splitter: Splitter, cancel: Option<Arc<Cancel>>) -> Self {
-        Self { splitter: Mutex::new(splitter), changed: Condvar::new(), told: AtomicU64::new(0), cancel }
+        Self {
+            counts: Mutex::new(splitter.completed_by_unit().collect()),
+            splitter: Mutex::new(splitter),
+            changes: AtomicU64::new(0),
+            sleep: Mutex::new(()),
+            changed: Condvar::new(),
+            has_failed: AtomicBool::new(false),
+            cancel,
+        }
     }
 
-    /// Returns whether the run was cancelled: nobody gets any further package.
+    /// Returns whether the run was cancelled.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancel.as_ref().is_some_and(|cancel| cancel.is_cancelled())
+    }
+
+    /// Returns whether no further package is handed out: the run was cancelled, or its policy has failed.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire) || self.is_cancelled()
+    }
+
+    /// Returns why the policy has failed, if it has.
+    pub(crate) fn policy_failure(&self) -> Option<String> {
+        self.splitter.lock().policy().failure()
     }
 
     /// Waits for a request of the run, as long as the run is not cancelled.
     ///
     /// # Errors
-    /// [`Interrupted`](crate::running::Interrupted) after a cancellation, or what the request ends with.
+    /// [`Interrupted`](crate::base::cancel::Interrupted) after a cancellation, or what the request ends with.
     pub(crate) fn wait_for(&self, acquire: Acquire) -> Result<Grants, KernelError> {
         match &self.cancel {
             Some(cancel) => cancel.wait(acquire),
@@ -74,14 +98,14 @@ impl Commander {
     /// come back, and while the unit is not called back.
     pub(crate) fn next(&self, unit: UnitId, begun: Instant, is_called_back: impl Fn() -> bool) -> Next {
         let since = Instant::now();
-        let mut splitter = self.splitter.lock();
         loop {
+            // What changes after this look ends the wait below.
+            let seen = self.changes.load(Ordering::Acquire);
             if is_called_back() {
                 return Next::CalledBack;
             }
-            match self.assign(&mut splitter, unit, begun) {
-                Next::Later if since.elapsed() < POLLS => splitter = self.poll(splitter, since),
-                Next::Later => splitter = self.changed.wait(splitter),
+            match self.next_now(unit, begun) {
+                Next::Later => self.wait_for_change(seen, since),
                 next => return next,
             }
         }
@@ -89,56 +113,90 @@ impl Commander {
 
     /// Returns what a unit with packages in flight does next.
     pub(crate) fn next_now(&self, unit: UnitId, begun: Instant) -> Next {
-        self.assign(&mut self.splitter.lock(), unit, begun)
-    }
-
-    fn assign(&self, splitter: &mut Splitter, unit: UnitId, begun: Instant) -> Next {
-        if self.is_cancelled() {
+        if self.is_stopped() {
             return Next::NoMore;
         }
-        match splitter.assign_at(unit, begun.elapsed()) {
+        let mut splitter = self.splitter.lock();
+        let assignment = splitter.assign_at(unit, begun.elapsed());
+        if self.note_failure(&splitter) {
+            if let Assignment::Package(package) = &assignment {
+                splitter.give_back(package).expect("the unit has it");
+            }
+            return Next::NoMore;
+        }
+        match assignment {
             Assignment::Package(package) => Next::Package(package),
             Assignment::NoMore => Next::NoMore,
             Assignment::Wait => Next::Later,
         }
     }
 
-    /// Wakes the units that sleep, and tells those that poll, that there may be something else to do.
+    /// Stops the run if the policy has failed, and returns whether it has.
+    fn note_failure(&self, splitter: &Splitter) -> bool {
+        let has_failed = splitter.policy().failure().is_some();
+        if has_failed && !self.has_failed.swap(true, Ordering::AcqRel) {
+            self.tell();
+        }
+        has_failed
+    }
+
+    /// Wakes the units that wait in [`Commander::next`], to look again.
     fn tell(&self) {
-        self.told.fetch_add(1, Ordering::Release);
+        self.changes.fetch_add(1, Ordering::Release);
+        // A unit that has looked, and does not sleep yet, has this lock.
+        drop(self.sleep.lock());
         self.changed.notify_all();
     }
 
-    /// Polls until there may be something else to do, or for long enough. Others have the lock and the core meanwhile.
-    fn poll<'a>(&'a self, splitter: MutexGuard<'a, Splitter>, since: Instant) -> MutexGuard<'a, Splitter> {
-        let told = self.told.load(Ordering::Acquire);
-        drop(splitter);
-        while self.told.load(Ordering::Acquire) == told && since.elapsed() < POLLS {
+    /// Waits until something has changed since `seen`: polls first, then sleeps.
+    fn wait_for_change(&self, seen: u64, since: Instant) {
+        while since.elapsed() < POLLS {
+            if self.changes.load(Ordering::Acquire) != seen {
+                return;
+            }
             std::thread::yield_now();
         }
-        self.splitter.lock()
+        let mut sleep = self.sleep.lock();
+        while self.changes.load(Ordering::Acquire) == seen {
+            sleep = self.changed.wait(sleep);
+        }
     }
 
-    /// Wakes the units that sleep in [`Commander::next`]: one is called back, or the run is cancelled.
+    /// Wakes the units that wait in [`Commander::next`]: one is called back, or the run is cancelled. It takes no lock under which
+    /// the policy runs.
     pub(crate) fn call_back(&self) {
-        // A unit that has looked, and does not sleep yet, holds the lock.
-        drop(self.splitter.lock());
         self.tell();
     }
 
-    /// Changes the splitter, and returns the units that were left out so far, and are to begin now. A cancelled run starts none.
+    /// Changes the splitter, and returns the units that were left out so far, and are to begin now. A run that is stopped starts none.
     fn change(&self, change: impl FnOnce(&mut Splitter)) -> Vec<UnitId> {
         let mut splitter = self.splitter.lock();
         change(&mut splitter);
-        let called = if self.is_cancelled() { Vec::new() } else { splitter.called_up(Duration::ZERO) };
+        let called = if self.is_stopped() { Vec::new() } else { splitter.called_up(Duration::ZERO) };
+        self.note_change(&splitter);
         drop(splitter);
         self.tell();
         called
     }
 
-    /// The units that the policy calls up before any package, or while the first is under way. A cancelled run starts none.
+    /// Publishes what the splitter counts, and whether its policy has failed.
+    fn note_change(&self, splitter: &Splitter) {
+        let mut counts = self.counts.lock();
+        counts.clear();
+        counts.extend(splitter.completed_by_unit());
+        drop(counts);
+        self.note_failure(splitter);
+    }
+
+    /// The units that the policy calls up before any package, or while the first is under way. A run that is stopped starts none.
     pub(crate) fn called_up(&self, now: Duration) -> Vec<UnitId> {
-        if self.is_cancelled() { Vec::new() } else { self.splitter.lock().called_up(now) }
+        if self.is_stopped() {
+            return Vec::new();
+        }
+        let mut splitter = self.splitter.lock();
+        let called = splitter.called_up(now);
+        self.note_failure(&splitter);
+        called
     }
 
     /// Tells the policy that a package is computed, and that its results still travel. Returns the units that were left out so far, and are
@@ -176,7 +234,10 @@ impl Commander {
     /// # Panics
     /// When the package is not completed. The director reopens each recorded package only once.
     pub(crate) fn reopen(&self, package: &Package) {
-        self.splitter.lock().reopen(package).expect("the unit has computed it");
+        let mut splitter = self.splitter.lock();
+        splitter.reopen(package).expect("the unit has computed it");
+        self.note_change(&splitter);
+        drop(splitter);
         self.tell();
     }
 
@@ -198,7 +259,7 @@ impl Commander {
 
     /// The packages that each unit has completed, and their items.
     pub(crate) fn counts(&self) -> Vec<(u64, u64)> {
-        self.splitter.lock().completed_by_unit().collect()
+        self.counts.lock().clone()
     }
 
     /// The number of items that no unit computed.

@@ -15,7 +15,7 @@ use crate::base::package::{Package, UnitId};
 use crate::kernel::Kernel;
 use crate::model::Ran;
 use crate::plan::setup::{Chosen, Setup};
-use crate::plan::{RunPlan, decides};
+use crate::plan::{RunPlan, chosen, decides};
 use crate::policy::{Blueprint, Log, PolicySpec, Recording};
 use crate::report::{CalledUp, DeviceReport, LeftOut, PackageRecord, Reason, Report, RunError, UnitFailure};
 use crate::run::commander::Commander;
@@ -89,11 +89,13 @@ impl Prepared {
         let opening = RunStart {
             platform: setup.platform.id(),
             kernel: kernel.name().to_owned(),
-            policy: setup.policy,
+            policy: setup.policy.clone(),
             begun: setup.platform.elapsed(),
             waited: (0..plan.devices.len()).map(|index| commander.is_left_out(UnitId(index))).collect(),
         };
+        let chosen = chosen(&plan.devices, |unit| opening.waited[unit.0]);
         let begun = Instant::now();
+        let depth = if setup.policy == PolicySpec::Calibrated { DEPTH } else { PUBLISHED_DEPTH };
         let unit = |(index, &device): (usize, &DeviceId)| Unit {
             id: UnitId(index),
             device,
@@ -104,7 +106,7 @@ impl Prepared {
             span,
             collect_on: setup.collect_on,
             begun,
-            depth: if setup.policy == PolicySpec::Calibrated { DEPTH } else { PUBLISHED_DEPTH },
+            depth,
         };
         let units: Vec<Unit<'_>> = plan.devices.iter().enumerate().map(unit).collect();
         let runs: Vec<Mutex<UnitRun>> = units.iter().map(|_| Mutex::default()).collect();
@@ -129,7 +131,12 @@ impl Prepared {
                 setup.knowledge.note_failure(kernel.name(), plan.name_of(device), has_failed);
             });
         }
-        match commander.missing() + given_up {
+        let missing = commander.missing() + given_up;
+        if let Some(cause) = commander.policy_failure() {
+            let (kernel, policy, failures) = (name(), setup.policy.to_string(), report.failures);
+            return Err(RunError::PolicyFailed { kernel, policy, cause, missing, failures });
+        }
+        match missing {
             0 => {
                 kernel.combine(&has_added, &|request| commander.wait_for(request)).map_err(|error| {
                     match error {
@@ -147,7 +154,7 @@ impl Prepared {
                         duration: report.duration,
                         packages: &report.packages,
                         called_up: &report.called_up,
-                        chosen: &plan.chosen,
+                        chosen: &chosen,
                         is_alone: plan.is_alone(),
                         without_exploring: plan.without_exploring,
                     };
@@ -178,7 +185,7 @@ fn run_rounds(rounds: &Rounds<'_>, platform: &Platform) -> u64 {
         let is_spoiled = units.iter().zip(runs).any(|(unit, run)| has_spoiled(unit, &run.lock()));
         if lost == known && !is_spoiled {
             // Those who were left out finish what the others could not.
-            let is_short = commander.missing() > 0 && !commander.is_cancelled();
+            let is_short = commander.missing() > 0 && !commander.is_stopped();
             if is_short && commander.call_up_all() {
                 continue;
             }
@@ -192,7 +199,7 @@ fn run_rounds(rounds: &Rounds<'_>, platform: &Platform) -> u64 {
         for (unit, run) in units.iter().zip(runs) {
             given_up += take_back_lost(unit, &mut run.lock(), lost);
         }
-        if commander.missing() == 0 || commander.is_cancelled() {
+        if commander.missing() == 0 || commander.is_stopped() {
             return given_up;
         }
     }

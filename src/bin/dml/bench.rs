@@ -315,7 +315,7 @@ impl<'a> Bench<'a> {
         // The first round is discarded, but for the powers that the policy is to have.
         let first_s = self.round(&mut alone, Counts::No, &mut progress)?;
         let mut powers = self.powers_of(&first_s);
-        let together = self.coexecutor(self.devices, &powers, self.options.policy);
+        let together = self.coexecutor(self.devices, &powers, self.options.policy.clone());
         let together = if self.options.decisions.is_some() { together.record_decisions() } else { together };
         let mut together = [self.turn(together, None)];
         for _ in 0..=self.learning() {
@@ -442,7 +442,7 @@ impl<'a> Bench<'a> {
     pub(crate) fn coexecutor(&self, devices: &[DeviceId], powers: &[f64], policy: PolicySpec) -> Coexecutor {
         let coexecutor = Coexecutor::new(self.platform)
             .devices(devices.iter().copied())
-            .policy(policy)
+            .policy(policy.clone())
             .knowledge(self.knowledge);
         // The calibrated policy is to find them out by itself.
         match policy == PolicySpec::Calibrated && self.options.powers.is_empty() {

@@ -333,7 +333,7 @@ impl ReproduceOptions {
             devices: self.devices.clone(),
             limit: self.limit.clone(),
             workers: self.workers.clone(),
-            policy: self.policy.unwrap_or_default(),
+            policy: self.policy.clone().unwrap_or_default(),
             powers: Vec::new(),
             size,
             memory,

@@ -36,6 +36,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "examples/coexecute.rs",
     "examples/iterated.rs",
     "examples/offload.rs",
+    "examples/policy.rs",
     "examples/saxpy.rs",
     "examples/shared.rs",
     "examples/transfers.rs",

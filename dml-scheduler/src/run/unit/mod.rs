@@ -305,7 +305,7 @@ impl Unit<'_> {
             }
             self.undo(package);
             is_computed.set(false);
-            if self.commander.is_cancelled() {
+            if self.commander.is_stopped() {
                 return if error.is::<Interrupted>() { Ok(()) } else { Err(why) };
             }
             // All losses count, not only those since the last try: a loss may be known before a buffer meets it.

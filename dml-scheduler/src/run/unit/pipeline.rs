@@ -109,7 +109,7 @@ impl Pipeline<'_> {
     /// What to do next. Sleeps only while nothing is in flight.
     fn next(&mut self) -> Next {
         let commander = self.unit.commander;
-        if let Some(package) = self.prepared.take().filter(|_| !commander.is_cancelled()) {
+        if let Some(package) = self.prepared.take().filter(|_| !commander.is_stopped()) {
             return Next::Package(package);
         }
         match self.flights.len() {

@@ -58,7 +58,7 @@ fn table(options: &ReproduceOptions, runs: u32, mut rows: Vec<json::CoexecRow>) 
     json::Coexec {
         table: "coexec",
         size: options.size_name(TableSize::Small),
-        policy: options.policy.unwrap_or_default().to_string(),
+        policy: options.policy.clone().unwrap_or_default().to_string(),
         memory: options.memory.unwrap_or(Memory::Auto).name(),
         pinned_bytes,
         runs,

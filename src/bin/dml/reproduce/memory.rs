@@ -168,7 +168,8 @@ fn paired(
         PolicySpec::Calibrated => vec![1.0; devices[last].len()],
         _ => benches[last].powers(&benches[last].time_alone(progress)?),
     };
-    let coexecutor = |index: usize| benches[index].coexecutor(&devices[index], &powers, options.policy);
+    let coexecutor =
+        |index: usize| benches[index].coexecutor(&devices[index], &powers, options.policy.clone());
     let coexecutors: Vec<_> = (0..benches.len()).map(coexecutor).collect();
     let meters: Vec<_> = benches.iter().zip(devices).map(|(bench, devices)| bench.meter(devices)).collect();
     if options.policy == PolicySpec::Calibrated {

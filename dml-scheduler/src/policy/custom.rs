@@ -1,0 +1,144 @@
+//! Policies of the application's own, in a run.
+
+use super::{Computed, Policy, PolicyError};
+use crate::base::guard::{Quiet, guarded};
+use crate::base::package::{Package, UnitId};
+use serde::{Deserialize, Serialize};
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a policy is made for.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct PolicyInput<'a> {
+    /// The relative power of each unit, positive and finite.
+    pub powers: &'a [f64],
+    /// The number of items of the run.
+    pub items: u64,
+    /// The local work size in items, at least 1.
+    pub local_size: u64,
+}
+
+type Make = dyn Fn(PolicyInput<'_>) -> Result<Box<dyn Policy>, Box<dyn Error + Send + Sync>> + Send + Sync;
+
+/// A policy of the application's own: a name, and what makes it for each run. [`PolicySpec::custom`](super::PolicySpec::custom) makes one.
+///
+/// It serialises as its name. What is read back has the name alone, and makes no policy. Two of one name are equal.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct CustomPolicy {
+    name: String,
+    #[serde(skip)]
+    make: Option<Arc<Make>>,
+}
+
+impl CustomPolicy {
+    pub(super) fn new(
+        name: String,
+        make: impl Fn(PolicyInput<'_>) -> Result<Box<dyn Policy>, Box<dyn Error + Send + Sync>>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        Self { name, make: Some(Arc::new(make)) }
+    }
+
+    /// The name, for reports.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn build(&self, input: PolicyInput<'_>) -> Result<Box<dyn Policy>, PolicyError> {
+        let failed = |cause: String| PolicyError::Custom { policy: self.name.clone(), cause };
+        let make = self.make.as_ref().ok_or_else(|| failed("only its name was recorded".to_owned()))?;
+        let made = guarded(|| make(input).map_err(|error| error.to_string()));
+        let made = made.unwrap_or_else(|message| Err(format!("it panicked: {message}")));
+        Ok(Box::new(Guarded { policy: Quiet::new(made.map_err(failed)?), panicked: None }))
+    }
+}
+
+impl PartialEq for CustomPolicy {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl fmt::Debug for CustomPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CustomPolicy({:?})", self.name)
+    }
+}
+
+/// A foreign policy, which is not asked again after it has panicked.
+struct Guarded {
+    policy: Quiet<Box<dyn Policy>>,
+    /// What it panicked with.
+    panicked: Option<String>,
+}
+
+impl Guarded {
+    /// Calls the policy; the default answer if it panics, or did so earlier.
+    fn call<R: Default>(&mut self, call: impl FnOnce(&mut dyn Policy) -> R) -> R {
+        if self.panicked.is_some() {
+            return R::default();
+        }
+        guarded(|| call(&mut **self.policy)).unwrap_or_else(|message| {
+            self.panicked = Some(format!("it panicked: {message}"));
+            R::default()
+        })
+    }
+}
+
+impl Policy for Guarded {
+    fn next(&mut self, unit: UnitId, remaining: u64) -> Option<u64> {
+        self.call(|policy| policy.next(unit, remaining))
+    }
+
+    fn set_aside(&mut self, items: u64, units: &[UnitId]) -> Option<Vec<u64>> {
+        self.call(|policy| policy.set_aside(items, units))
+    }
+
+    fn handed(&mut self, package: &Package, now: Duration) {
+        self.call(|policy| policy.handed(package, now));
+    }
+
+    fn ended(&mut self, computed: &Computed) {
+        self.call(|policy| policy.ended(computed));
+    }
+
+    fn computed(&mut self, computed: &Computed) {
+        self.call(|policy| policy.computed(computed));
+    }
+
+    fn given_back(&mut self, package: &Package) {
+        self.call(|policy| policy.given_back(package));
+    }
+
+    fn call_up(&mut self, now: Duration) -> Vec<UnitId> {
+        self.call(|policy| policy.call_up(now))
+    }
+
+    fn begins(&mut self, unit: UnitId) -> bool {
+        self.call(|policy| Some(policy.begins(unit))).unwrap_or(true)
+    }
+
+    fn failure(&self) -> Option<String> {
+        let own = || {
+            guarded(|| self.policy.failure())
+                .unwrap_or_else(|message| Some(format!("it panicked: {message}")))
+        };
+        self.panicked.clone().or_else(own)
+    }
+
+    fn retire(&mut self, unit: UnitId) {
+        self.call(|policy| policy.retire(unit));
+    }
+}
+
+impl fmt::Debug for Guarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guarded").field("panicked", &self.panicked).finish_non_exhaustive()
+    }
+}
