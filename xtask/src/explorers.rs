@@ -13,6 +13,7 @@ use crate::Failure;
 use crate::shell::{Outcome, Report, cargo, repository_root, run};
 use std::env;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -176,8 +177,10 @@ pub(crate) fn soak(arguments: &[String]) -> Result<(), Failure> {
 }
 
 /// `cargo xtask fuzz SECONDS [TARGET]`: libFuzzer on every target in turn, or on one, with AddressSanitizer where there is
-/// unsafe code. Inputs that
-/// reach new code join the corpus in fuzz/corpus; one that fails is left in fuzz/artifacts.
+/// unsafe code. Inputs that reach new code join the corpus in fuzz/corpus; one that fails is left in fuzz/artifacts.
+///
+/// `cargo xtask fuzz --minimise [TARGET]` removes inputs from the corpus that reach no code which the others do not. Inputs with names
+/// of their own, which once failed, stay.
 ///
 /// What it covers: long sequences of operations that no generator thought of. What it cannot: tell how much is left.
 ///
@@ -187,7 +190,6 @@ pub(crate) fn fuzz(arguments: &[String]) -> Result<(), Failure> {
     let (seconds, targets) = fuzzing(arguments)?;
     let mut report = Report::default();
     for target in &targets {
-        let share = (seconds / targets.len() as u64).max(1);
         let is_safe = SAFE_TARGETS.contains(target);
         let (folder, flags) = match is_safe {
             true => (target_folder().join("plain"), FUZZER_FLAGS.to_owned()),
@@ -198,15 +200,26 @@ pub(crate) fn fuzz(arguments: &[String]) -> Result<(), Failure> {
         build.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", flags);
         report.command(&format!("build {target}"), build);
         let program = folder.join(FUZZED_TARGET).join("release").join(target);
-        report.step(&format!("fuzz {target}, {share} s"), || one_target(&program, target, share));
+        match seconds {
+            Some(seconds) => {
+                let share = (seconds / targets.len() as u64).max(1);
+                report.step(&format!("fuzz {target}, {share} s"), || explored(&program, target, share));
+            }
+            None => report.step(&format!("minimise {target}"), || minimised(&program, target)),
+        }
     }
     report.finish()
 }
 
-fn fuzzing(arguments: &[String]) -> Result<(u64, Vec<&'static str>), Failure> {
+/// The seconds, or none to minimise, and the targets.
+fn fuzzing(arguments: &[String]) -> Result<(Option<u64>, Vec<&'static str>), Failure> {
+    let targets = TARGETS.join(", ");
     let usage =
-        || Failure::Usage(format!("fuzz SECONDS [TARGET], where TARGET is one of {}", TARGETS.join(", ")));
-    let seconds = arguments.first().and_then(|seconds| seconds.parse().ok()).ok_or_else(usage)?;
+        || Failure::Usage(format!("fuzz SECONDS | --minimise [TARGET], where TARGET is one of {targets}"));
+    let seconds = match arguments.first().map(String::as_str) {
+        Some("--minimise") => None,
+        seconds => Some(seconds.and_then(|seconds| seconds.parse().ok()).ok_or_else(usage)?),
+    };
     let targets = match &arguments[1..] {
         [] => TARGETS.to_vec(),
         [one] => TARGETS.iter().copied().filter(|target| target == one).collect(),
@@ -215,33 +228,72 @@ fn fuzzing(arguments: &[String]) -> Result<(u64, Vec<&'static str>), Failure> {
     if targets.is_empty() { Err(usage()) } else { Ok((seconds, targets)) }
 }
 
-fn one_target(program: &Path, target: &str, seconds: u64) -> Outcome {
-    let root = repository_root();
-    let (kept, grown) = (root.join("fuzz/corpus").join(target), target_folder().join("corpus").join(target));
-    let artifacts = root.join("fuzz/artifacts").join(target);
+fn explored(program: &Path, target: &str, seconds: u64) -> Outcome {
+    let (kept, grown) = (corpus(target), target_folder().join("corpus").join(target));
+    let artifacts = repository_root().join("fuzz/artifacts").join(target);
     for folder in [&kept, &grown, &artifacts] {
         if let Err(error) = fs::create_dir_all(folder) {
             return Outcome::Failed(format!("{}: {error}", folder.display()));
         }
     }
     let artifact = format!("-artifact_prefix={}/", artifacts.display());
-    let mut explore = Command::new(program);
+    let mut explore = fuzzer(program, target);
     // Long inputs from the start: what is wrong shows after many operations.
     explore.args([&artifact, "-max_len=4096", "-len_control=0", "-print_final_stats=1"]);
     // What is found goes to the first folder; the second is where it starts from as well.
     explore.args([&grown, &kept]);
     explore.arg(format!("-max_total_time={seconds}"));
-    let mut merge = Command::new(program);
+    let mut merge = fuzzer(program, target);
     merge.args(["-set_cover_merge=1", &artifact]).args([&kept, &grown]);
-    if DRIVEN_TARGETS.contains(&target) {
-        for command in [&mut explore, &mut merge] {
-            command.env("ASAN_OPTIONS", DRIVEN_OPTIONS).arg("-detect_leaks=0");
-        }
-    }
     match run(&mut explore).and_then(|()| run(&mut merge)) {
         Ok(()) => Outcome::Passed,
         Err(reason) => Outcome::Failed(reason),
     }
+}
+
+/// Leaves the inputs of a corpus that together reach as much code as all of them.
+fn minimised(program: &Path, target: &str) -> Outcome {
+    let (kept, least) = (corpus(target), target_folder().join("least").join(target));
+    let minimise = || -> Result<String, String> {
+        let failed = |error: io::Error| error.to_string();
+        let _ = fs::remove_dir_all(&least);
+        fs::create_dir_all(&least).map_err(failed)?;
+        // Which edges are reached counts, and not how often.
+        run(fuzzer(program, target).args(["-set_cover_merge=1", "-use_counters=0"]).args([&least, &kept]))?;
+        let (mut left, mut removed) = (0, 0);
+        for entry in fs::read_dir(&kept).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_generated = name.len() == 40 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+            if is_generated && !least.join(&name).exists() {
+                fs::remove_file(entry.path()).map_err(failed)?;
+                removed += 1;
+            } else {
+                left += 1;
+            }
+        }
+        run(fuzzer(program, target).args(["-runs=0", "-use_counters=0"]).arg(&kept))?;
+        Ok(format!("{left} inputs left, {removed} removed"))
+    };
+    match minimise() {
+        Ok(counts) => {
+            eprintln!("{counts}");
+            Outcome::Passed
+        }
+        Err(reason) => Outcome::Failed(reason),
+    }
+}
+
+fn corpus(target: &str) -> PathBuf {
+    repository_root().join("fuzz/corpus").join(target)
+}
+
+fn fuzzer(program: &Path, target: &str) -> Command {
+    let mut command = Command::new(program);
+    if DRIVEN_TARGETS.contains(&target) {
+        command.env("ASAN_OPTIONS", DRIVEN_OPTIONS).arg("-detect_leaks=0");
+    }
+    command
 }
 
 fn target_folder() -> PathBuf {
@@ -278,8 +330,9 @@ mod tests {
 
     #[test]
     fn fuzzing_needs_a_time_and_may_name_a_target() {
-        assert_eq!(fuzzing(&owned(&["60"])), Ok((60, TARGETS.to_vec())));
-        assert_eq!(fuzzing(&owned(&["60", "machine"])), Ok((60, vec!["machine"])));
+        assert_eq!(fuzzing(&owned(&["60"])), Ok((Some(60), TARGETS.to_vec())));
+        assert_eq!(fuzzing(&owned(&["60", "machine"])), Ok((Some(60), vec!["machine"])));
+        assert_eq!(fuzzing(&owned(&["--minimise", "machine"])), Ok((None, vec!["machine"])));
         for wrong in [&[][..], &["soon"], &["60", "nothing"], &["60", "machine", "reference"]] {
             assert!(matches!(fuzzing(&owned(wrong)), Err(Failure::Usage(_))), "{wrong:?}");
         }

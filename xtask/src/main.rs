@@ -79,8 +79,8 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "mutants",
-        arguments: "[--tool NAME] [FILTER] | --changed [--patches-only] [BASE] | --generated [ARGS]",
-        covers: "which kind of test notices each patch of tests/mutants; whether its own test notices each that a change since BASE (HEAD~1) concerns, and what cargo-mutants makes up of it; or what cargo-mutants makes up",
+        arguments: "[FILTER] | --generated PART [ARGS] | --changed [BASE] [--patches-only]",
+        covers: "whether tests notice the patches of tests/mutants, the generated mutants of a part of the repository, or both of what a change since BASE (HEAD~1) concerns",
         run: mutants::run,
     },
     Task {
@@ -121,8 +121,8 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "fuzz",
-        arguments: "SECONDS [TARGET]",
-        covers: "libFuzzer on sequences of operations (x86_64 Linux); what it finds joins fuzz/corpus",
+        arguments: "SECONDS | --minimise [TARGET]",
+        covers: "libFuzzer on sequences of operations (x86_64 Linux); what it finds joins fuzz/corpus, which --minimise makes smaller",
         run: explorers::fuzz,
     },
     Task {

@@ -1,0 +1,129 @@
+//! The tests that kill patches, as the rows of a table name them.
+
+use super::PROFILE;
+use super::copy::Copy;
+use crate::shell::cargo;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The test that kills a patch.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Killer {
+    /// The short name of a crate whose unit tests are meant, or the tests of the root package in this file or folder.
+    runner: String,
+    /// The file or folder of a crate's integration tests.
+    target: Option<String>,
+    /// The test's path; empty for all models of loom.
+    pub(super) test: String,
+}
+
+/// The short name of each crate in the table.
+const CRATES: &[(&str, &str)] = &[
+    ("unit", "dml-core"),
+    ("arenas", "dml-arenas"),
+    ("scheduler", "dml-scheduler"),
+    ("policies", "dml-verify"),
+    ("workloads", "dml-workloads"),
+];
+
+/// The short name of the models of loom.
+const LOOM: &str = "loom";
+
+impl Killer {
+    /// The crate of the test; `None` for the root package.
+    fn package(&self) -> Option<&'static str> {
+        CRATES.iter().find(|(short, _)| *short == self.runner).map(|(_, package)| *package)
+    }
+
+    /// The folder and the name of the integration tests; `None` for unit tests.
+    pub(super) fn target(&self, root: &Path) -> Option<(PathBuf, String)> {
+        match (self.package(), &self.target) {
+            (Some(package), target) => {
+                target.clone().map(|target| (root.join(package).join("tests"), target))
+            }
+            (None, target) => Some((root.join("tests"), target.clone().unwrap_or(self.runner.clone()))),
+        }
+    }
+
+    /// Returns whether the killing test is in this file. Unit tests are beside what they test.
+    pub(super) fn is_in(&self, file: &str) -> bool {
+        let Some((folder, target)) = self.target(Path::new("")) else { return false };
+        let folder = folder.join(target).to_string_lossy().replace('\\', "/");
+        file.strip_prefix(&folder).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+    }
+
+    /// The command that runs this test alone.
+    pub(super) fn command(&self, copy: &Copy) -> Command {
+        if self.runner == LOOM {
+            let mut command = cargo(["run", "--quiet", "--package", "xtask", "--", "loom"]);
+            command.args(Some(&self.test).filter(|test| !test.is_empty()));
+            copy.prepare(&mut command);
+            return command;
+        }
+        let mut command = cargo(["nextest", "run", "--profile", PROFILE]);
+        match (self.package(), &self.target) {
+            (Some(package), Some(target)) => command.args(["--package", package, "--test", target]),
+            (Some(package), None) => command.args(["--package", package, "--lib"]),
+            (None, target) => {
+                // Without the command and the workloads, which take long to build.
+                command.args(["--package", "dml", "--no-default-features", "--features", "offload,opencl"]);
+                command.args(["--test", target.as_ref().unwrap_or(&self.runner)])
+            }
+        };
+        command.args(["-E", &format!("test({})", self.test)]);
+        copy.prepare(&mut command);
+        command
+    }
+}
+
+/// Reads the table: a row's first word in code marks is the patch, those of its last column name the test.
+pub(super) fn killers(table: &str) -> BTreeMap<String, Killer> {
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |"));
+    rows.filter_map(|row| {
+        let (name, rest) = row.split_once('`')?;
+        let (_, last) = rest.rsplit_once(" | ")?;
+        let words: Vec<&str> = last.split('`').skip(1).step_by(2).collect();
+        let killer = |runner: &str, target: Option<&str>, test: &str| Killer {
+            runner: runner.to_owned(),
+            target: target.map(str::to_owned),
+            test: test.to_owned(),
+        };
+        let killer = match words[..] {
+            [LOOM] => killer(LOOM, None, ""),
+            [runner, test] => killer(runner, None, test),
+            [runner, target, test] => killer(runner, Some(target), test),
+            _ => return None,
+        };
+        Some((name.to_owned(), killer))
+    })
+    .collect()
+}
+
+#[cfg(test)]
+pub(super) const ROWS: &str = "\
+| patch | what it breaks | killed by |
+|---|---|---|
+| `first` | a rule of `this` | `unit` `wait::tests::one` |
+| `second` | another | `arenas` `conformance` `of_null::two` (hang) |
+| `third` | a third | `hostile` `lies::three` |
+| `fourth` | it has no test | nobody |
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_names_the_test_that_kills_a_patch() {
+        let killers = killers(ROWS);
+        assert_eq!(killers.keys().collect::<Vec<_>>(), ["first", "second", "third"]);
+        let names = |name: &str| {
+            let Killer { runner, target, test } = killers[name].clone();
+            (runner, target.unwrap_or_default(), test)
+        };
+        assert_eq!(names("first"), ("unit".into(), String::new(), "wait::tests::one".into()));
+        assert_eq!(names("second"), ("arenas".into(), "conformance".into(), "of_null::two".into()));
+        assert_eq!(names("third"), ("hostile".into(), String::new(), "lies::three".into()));
+    }
+}
