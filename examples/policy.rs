@@ -1,4 +1,5 @@
-//! A load-balancing policy of one's own: trapezoid self-scheduling (Tzeng and Ni, 1993), which the crate does not have.
+//! A custom load-balancing policy: trapezoid self-scheduling (Tzeng and Ni, 1993), which the crate does not
+//! include.
 //!
 //! Run with `cargo run --release --example policy`.
 
@@ -13,7 +14,7 @@ const SQUARES: &str = "kernel void squares(global float* out, ulong end) {
     if (i < end) out[i] = (float)(i % 1000) * (i % 1000);
 }";
 
-/// Lengths that fall linearly, from a half of a unit's share to one item.
+/// Packages whose lengths fall linearly, from half of a unit's share to one item.
 #[derive(Debug)]
 struct Trapezoid {
     length: u64,
@@ -46,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         Ok(())
     })?;
-    // SAFETY: the kernel writes the elements of its items alone, and nothing past the end.
+    // SAFETY: the kernel writes only the elements of its items, and nothing past the end.
     let opencl = unsafe { launch::opencl(&platform, SQUARES, "squares", "") }?;
     let kernel = Kernel::new("squares", 64).write(&out).end().launchers(host)?.launchers(opencl)?;
     let trapezoid = PolicySpec::custom("trapezoid", |input| {

@@ -1,6 +1,7 @@
-//! The page of a trace in a real browser: what it shows, and what hands do to it.
+//! The page of a trace in a real browser: its contents and its interaction.
 //!
-//! The tests need Chromium or Chrome. Where there is none they say so and check nothing, unless `DML_EXPECT` names `chromium`.
+//! The tests need Chromium or Chrome. Without a browser they are skipped with a message, or fail if
+//! `DML_EXPECT` names `chromium`.
 
 #![cfg(all(not(dml_loom), feature = "timeline"))]
 
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
-/// The browser of this machine.
+/// Returns the first browser that works on this machine.
 fn browser() -> Option<&'static str> {
     let works = |program: &&str| {
         let version =
@@ -29,14 +30,15 @@ fn browser() -> Option<&'static str> {
     found
 }
 
-/// What a page is after its scripts have run.
+/// A page after its scripts have run.
 struct Shown {
     dom: String,
-    /// What the hands of the test found, by name.
+    /// The values that the test's script reported, by name.
     found: Value,
 }
 
-/// Opens the page of a trace. `hands` is a script that runs in it and calls `tell(name, value)`. The page must not complain.
+/// Opens the page of a trace. `hands` is a script that runs in it and calls `tell(name, value)`. The page
+/// must not write to the console.
 fn open(browser: &str, test: &str, trace: &Trace, address: &str, hands: &str) -> Shown {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("browser_{test}"));
     let _ = std::fs::remove_dir_all(&folder);
@@ -64,7 +66,7 @@ fn open(browser: &str, test: &str, trace: &Trace, address: &str, hands: &str) ->
     std::fs::write(&file, page.replace("</body>", &script)).expect("the target folder is writable");
     let (dom, said) = dump(browser, &folder, &format!("file://{}{address}", file.display()));
     let complaints: Vec<_> = said.lines().filter(|line| line.contains("CONSOLE")).collect();
-    assert!(complaints.is_empty(), "the page complains: {complaints:?}");
+    assert!(complaints.is_empty(), "the page writes to the console: {complaints:?}");
     assert!(dom.contains("data-shown=\"yes\""), "the page's script came to its end: {said}");
     let begin =
         dom.find("<pre id=\"found\">").expect("the hands came to their end") + "<pre id=\"found\">".len();
@@ -73,7 +75,7 @@ fn open(browser: &str, test: &str, trace: &Trace, address: &str, hands: &str) ->
     Shown { found: serde_json::from_str(&text).expect("JSON of the hands"), dom }
 }
 
-/// The document after its scripts, and what the browser said meanwhile.
+/// Returns the document after its scripts have run, and the browser's log.
 fn dump(browser: &str, folder: &Path, address: &str) -> (String, String) {
     let (dom, said) = (folder.join("dom.html"), folder.join("said.txt"));
     let open = |path: &PathBuf| std::fs::File::create(path).expect("the target folder is writable");
@@ -114,7 +116,8 @@ fn dump(browser: &str, folder: &Path, address: &str) -> (String, String) {
     (read(&dom), read(&said))
 }
 
-/// A run of `packages` packages on two devices, which a third one watches: the second waits for its data, and is idle at the end.
+/// Returns a run of `packages` packages on two devices, with a third one left out. The second device waits
+/// for its data and is idle at the end.
 fn trace(packages: u64, names: [&str; 3]) -> Trace {
     let device = |index: usize| {
         let own = if index == 2 { 0 } else { packages / 2 };
@@ -125,7 +128,8 @@ fn trace(packages: u64, names: [&str; 3]) -> Trace {
     let length = 10_000_000 / (packages / 2);
     let package = |index: u64| {
         let (device, turn) = (index % 2, index / 2 * length);
-        // The second device computes in the second half of each turn, and not at all in the last fifth of the run.
+        // The second device computes in the second half of each of its packages, and not at all in the last
+        // fifth of the run.
         let (start, begun, end) = match device {
             0 => (turn, turn, turn + length),
             _ => (turn * 4 / 5, turn * 4 / 5 + length * 2 / 5, turn * 4 / 5 + length * 4 / 5),
@@ -153,7 +157,7 @@ fn trace(packages: u64, names: [&str; 3]) -> Trace {
 
 const NAMES: [&str; 3] = ["cpu", "gpu:0", "offload:0"];
 
-/// Who opens the page reads which device was slow, why, and what was left out.
+/// The page shows which device was slow and why, and which one was left out.
 #[test]
 fn a_newcomer_reads_what_happened() {
     let Some(browser) = browser() else { return };
@@ -169,7 +173,7 @@ fn a_newcomer_reads_what_happened() {
     let Shown { found, dom } = open(browser, "newcomer", &trace, "", hands);
     let said: Vec<_> = trace.findings().into_iter().map(|finding| finding.text).collect();
     assert_eq!(found["findings"], json!(said), "every finding is shown");
-    assert!(said.iter().any(|text| text.starts_with("gpu:0 had no work")), "{said:?}");
+    assert!(said.iter().any(|text| text.starts_with("gpu:0 was idle")), "{said:?}");
     assert!(said.iter().any(|text| text.starts_with("offload:0 was left out: runs took 20 us")), "{said:?}");
     let lanes = found["lanes"].as_array().expect("a list");
     assert_eq!(lanes.len(), 3);
@@ -178,7 +182,7 @@ fn a_newcomer_reads_what_happened() {
         "{lanes:?}"
     );
     assert!(lanes[2].as_str().is_some_and(|lane| lane.contains("left out")), "{lanes:?}");
-    // The figures are those of the summary.
+    // The page shows the figures of the summary.
     let summary = trace.summary();
     let tiles = found["tiles"].to_string();
     for figure in [
@@ -197,7 +201,7 @@ fn a_newcomer_reads_what_happened() {
         found["links"],
         json!(["cpu", "gpu:0", "staged", "20 kB", "5", "4 kB", "4 ms40% of the run", "5 MB/s"])
     );
-    assert_eq!(found["range"], "all of 10 ms");
+    assert_eq!(found["range"], "whole trace: 10 ms");
     assert_eq!(
         (&found["fault"], &found["colours"]),
         (&json!(true), &json!(["0072b2", "e69f00", "56b4e9", "d55e00"])),
@@ -205,7 +209,8 @@ fn a_newcomer_reads_what_happened() {
     );
 }
 
-/// The wheel, the keys, the buttons and a drag change what is shown, within the run; a pointer shows what is under it.
+/// The wheel, the keys, the buttons and a drag change the range that is shown, within the trace. The pointer
+/// shows the details of what is under it.
 #[test]
 fn hands_zoom_pan_and_ask() {
     let Some(browser) = browser() else { return };
@@ -229,7 +234,7 @@ fn hands_zoom_pan_and_ask() {
         said("tip")
     );
     assert!(said("idle").starts_with("gpu:0 had no package"), "{}", said("idle"));
-    let all = "all of 10 ms";
+    let all = "whole trace: 10 ms";
     assert_ne!(said("in"), all);
     assert_eq!((said("out").as_str(), said("all").as_str(), said("reset").as_str()), (all, all, all));
     assert_ne!(said("plus"), said("right"));
@@ -243,7 +248,7 @@ fn hands_zoom_pan_and_ask() {
     assert!(said("chosen").contains(" to "), "{}", said("chosen"));
 }
 
-/// An address leads to a package.
+/// An address with a package selects it.
 #[test]
 fn an_address_with_a_package_shows_it() {
     let Some(browser) = browser() else { return };
@@ -253,7 +258,7 @@ fn an_address_with_a_package_shows_it() {
     assert!(details.starts_with("package 7 on gpu:0|items|100 (10% of all), from 700|"), "{details}");
 }
 
-/// Ten thousand packages are drawn as blocks, which say how many they are and come apart when one zooms in.
+/// Ten thousand packages are drawn as blocks that tell their number of packages, and separate on zooming in.
 #[test]
 fn ten_thousand_packages_can_be_read() {
     let Some(browser) = browser() else { return };
@@ -271,7 +276,7 @@ fn ten_thousand_packages_can_be_read() {
     assert!(said("one").starts_with("package 0 on cpu"), "{}", said("one"));
 }
 
-/// Markup in names is shown as the text that it is, and runs nothing.
+/// Markup in names is shown as text and never runs.
 #[test]
 fn names_are_shown_and_never_run() {
     let Some(browser) = browser() else { return };

@@ -628,7 +628,7 @@ fn a_wrong_footprint_of_an_opencl_kernel_is_found_on_its_device() {
             buffer.raw().name()
         )
     };
-    let outside = "and no footprint says so";
+    let outside = "but no footprint covers it";
     assert_eq!(
         told(Footprint::one_to_one(4), 0).unwrap_err(),
         place(0, &input, "192..200")

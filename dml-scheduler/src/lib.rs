@@ -3,13 +3,13 @@
 //! ```text
 //!  PolicySpec --build--> Policy ---lengths---> Splitter ---packages---> one unit per device
 //!  "hguided:2"           pure, deterministic   places, rounds,     <--  complete, give_back, retire
-//!                                              hands out once
+//!                                              hands out each item once
 //! ```
 //!
-//! A [`Policy`] only decides how many items a unit gets next. The [`Splitter`] turns those numbers into [`Package`]s.
-//! It alone makes sure that every item is computed exactly once, whatever the policy answers and whichever unit fails.
-//! Both are free of clocks, threads and devices. [`metrics`] turns the measured times into the figures that the papers
-//! report.
+//! A [`Policy`] only decides how many items a unit gets next. The [`Splitter`] turns those numbers into
+//! [`Package`]s. It alone guarantees that every item is computed exactly once, for any answer of the policy
+//! and any failed unit. Both are free of clocks, threads and devices. [`metrics`] turns the measured times
+//! into the figures that the papers report.
 //!
 //! ```
 //! use dml_scheduler::{Assignment, Calibrated, PolicySpec, UnitId};

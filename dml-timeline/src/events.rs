@@ -1,4 +1,4 @@
-//! Which transfers and waits the events of a recording tell of.
+//! The transfers and waits in the events of a recording.
 
 use super::{TraceTransfer, TraceWait, ns};
 use dml_core::record::{RecordedCopy, copies};
@@ -6,7 +6,8 @@ use dml_core::{ArenaId, BufferId, Event, EventKind, KernelId, Platform, Ticket};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Reads events in their order. What began before `begun`, which is on the clock of the platform, is left out.
+/// Reads events in recorded order. Omits transfers and waits that began before `begun`, a time on the
+/// platform's clock.
 pub(super) fn read(
     platform: &Platform,
     begun: Duration,
@@ -14,7 +15,7 @@ pub(super) fn read(
 ) -> (Vec<TraceTransfer>, Vec<TraceWait>) {
     let of_run = || events.iter().filter(|event| event.at >= begun);
     let since_begun = |at: Duration| ns(at.saturating_sub(begun));
-    // What is still under way ends where the recording does.
+    // A transfer still in flight ends with the recording.
     let last = of_run().map(|event| event.at).max().unwrap_or(begun);
     let transfer = |copy: RecordedCopy| {
         let mechanism = copy.link.map_or("fill", |link| platform.cross_arena(link).name());
@@ -38,7 +39,8 @@ pub(super) fn read(
     (transfers, queues.waits)
 }
 
-/// Returns the arena or link that an event names and the platform does not have. A link has the ends that the event says.
+/// Returns the arena or link that an event names and the platform lacks. A link must also join the named
+/// arenas.
 pub(super) fn unknown(platform: &Platform, kind: &EventKind) -> Option<String> {
     let arenas = platform.arenas().len();
     let missing = |arena: &ArenaId| usize::from(arena.0) >= arenas;
@@ -64,7 +66,7 @@ pub(super) fn unknown(platform: &Platform, kind: &EventKind) -> Option<String> {
 
 #[derive(Default)]
 struct Queues {
-    /// The requests in a queue: when they were put there, and whose they are.
+    /// The queued requests, each with its kernel and the time at which it was queued.
     waiting: BTreeMap<(BufferId, Ticket), (KernelId, u64)>,
     waits: Vec<TraceWait>,
 }
@@ -81,7 +83,7 @@ impl Queues {
                 }
             }
             EventKind::Granted { kernel, arena, .. } => {
-                // A kernel has one request of a buffer in its queue at a time, or several that are granted in their order.
+                // Requests of one kernel in the queue of one buffer are granted in queue order.
                 let of_buffer = self.waiting.range((buffer, Ticket(0))..=(buffer, Ticket(u64::MAX)));
                 let found =
                     of_buffer.into_iter().find(|(_, (waiting, _))| *waiting == kernel).map(|(key, _)| *key);

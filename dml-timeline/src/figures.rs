@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!   package     start ──────── begun ═══════ computed ─────── end
-//!                 data comes        it computes      results go
+//!              fetching data     computing    returning results
 //!   the device at each moment: computing, else fetching, else returning, else idle
 //! ```
-//! Packages overlap: while one computes, the data of the next one comes, and that time counts as computing.
+//! Packages overlap: a device fetches data of the next package while it computes one. That time counts as
+//! computing.
 
 use super::{Trace, TracePackage};
 use dml_scheduler::metrics;
@@ -16,80 +17,80 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Summary {
-    /// How many times faster the run was than the fastest device alone; `None` where the times alone are not known of every device.
+    /// The speedup over the fastest device alone; `None` unless the time alone is known for every device.
     pub speedup: Option<f64>,
-    /// The greatest speedup that these devices could give, with the same exception.
+    /// The largest possible speedup of these devices, or `None` under the same condition.
     pub s_max: Option<f64>,
-    /// The speedup over the greatest one, with the same exception.
+    /// The ratio of `speedup` to `s_max`, or `None` under the same condition.
     pub efficiency: Option<f64>,
-    /// The earliest end over the latest, of the devices that were not left out.
+    /// The ratio of the earliest to the latest end among the devices that were not left out.
     pub balance: f64,
-    /// The bytes that arrived, over all transfers.
+    /// The number of bytes that arrived, over all transfers.
     pub bytes: u64,
-    /// One entry for each device, in their order.
+    /// One entry for each device, in the order of [`Trace::devices`].
     pub devices: Vec<DeviceFigures>,
-    /// One entry for each directed pair of memories and mechanism that carried something.
+    /// One entry for each mechanism from one arena to another that has transfers, failed ones included.
     pub links: Vec<LinkFigures>,
 }
 
-/// Where the time of a device went. The four parts add up to the time of the run.
+/// Where the time of a device went. Its four parts add up to the duration of the run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct DeviceFigures {
     /// The device's name.
     pub name: String,
-    /// Whether it was left out to the end.
+    /// Whether the device was left out to the end of the run.
     pub left_out: bool,
-    /// Its packages in the trace.
+    /// The number of its packages in the trace.
     pub packages: u64,
-    /// The items in them.
+    /// The number of items in these packages.
     pub items: u64,
-    /// The part of all items that these are, from 0 to 1.
+    /// Its share of all items, from 0 to 1.
     pub share: f64,
-    /// The time in which it computed a package.
+    /// The time in which the device computed at least one package.
     pub computing_ns: u64,
-    /// The time in which it did not compute, and the data of a package was on its way.
+    /// The time in which the device fetched data of a package and did not compute.
     pub fetching_ns: u64,
-    /// The time in which it did neither, and results were on their way.
+    /// The time in which the device returned results and neither computed nor fetched.
     pub returning_ns: u64,
-    /// The time in which it had no package.
+    /// The time in which the device had no package.
     pub idle_ns: u64,
-    /// The part of the idle time before its first package; all of it without one.
+    /// The idle time before its first package; all idle time if it had none.
     pub idle_before_ns: u64,
-    /// The part of the idle time after its last package.
+    /// The idle time after its last package.
     pub idle_after_ns: u64,
-    /// The items per second of the time in which it computed; 0 without that.
+    /// The rate over the computing time, in items per second; 0 if the device did not compute.
     pub computing_items_per_s: f64,
-    /// The items per second of the time in which it had a package; 0 without that.
+    /// The rate over the time with a package, in items per second; 0 if the device had none.
     pub items_per_s: f64,
-    /// The part of the run in which it had a package, from 0 to 1.
+    /// The share of the run in which the device had a package, from 0 to 1.
     pub busy_part: f64,
 }
 
-/// What one mechanism carried between two memories.
+/// What one mechanism carried from one arena to another.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LinkFigures {
-    /// The source's name; `zeros` for fills.
+    /// The name of the source; `zeros` for fills.
     pub from: String,
-    /// The destination's name.
+    /// The name of the destination.
     pub to: String,
-    /// The mechanism.
+    /// The mechanism of the link; `fill` for fills.
     pub mechanism: String,
-    /// The copies that arrived.
+    /// The number of copies that arrived.
     pub copies: u64,
-    /// The copies that did not.
+    /// The number of copies that did not arrive.
     pub failed: u64,
-    /// The bytes that arrived.
+    /// The number of bytes that arrived.
     pub bytes: u64,
-    /// The time in which at least one copy was under way.
+    /// The time with at least one copy in flight.
     pub moving_ns: u64,
-    /// The bytes per second of that time; 0 where it is too short to be measured.
+    /// The throughput over that time, in bytes per second; 0 if the time is too short to measure.
     pub bytes_per_s: f64,
 }
 
 impl Trace {
-    /// Computes the figures.
+    /// Computes the figures of the trace.
     ///
     /// # Complexity
     /// O(n log n) in packages and transfers.
@@ -172,14 +173,14 @@ impl Trace {
         links.into_iter().map(figures).collect()
     }
 
-    /// Returns whether a device was left out to the end.
+    /// Returns whether a device was left out to the end of the run.
     pub(super) fn is_left_out(&self, device: usize) -> bool {
         let of_device = |decision: &&super::TraceDecision| decision.device == device;
         self.decisions.iter().filter(of_device).any(|decision| decision.kind == super::DecisionKind::LeftOut)
     }
 }
 
-/// How the time of a device divides, in nanoseconds.
+/// The parts of a device's time, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Parts {
     computing: u64,
@@ -192,7 +193,8 @@ struct Parts {
 
 impl Parts {
     fn of(packages: &[&TracePackage], duration: u64) -> Self {
-        // The beginnings and ends of the three turns: the time, which turn, and how many packages more or fewer are in it.
+        // The starts and ends of the three phases: the time, the phase, and the change in its number of
+        // packages. At each time the device counts as in the first phase that has a package.
         let mut changes: Vec<(u64, usize, i64)> = Vec::with_capacity(packages.len() * 6);
         for package in packages {
             let turns = [
@@ -231,7 +233,7 @@ impl Parts {
     }
 }
 
-/// The time covered by any of these spans.
+/// Returns the time that at least one of these spans covers.
 fn union(spans: impl Iterator<Item = (u64, u64)>) -> u64 {
     let mut spans: Vec<_> = spans.collect();
     spans.sort_unstable();

@@ -1,39 +1,40 @@
-//! What the figures of a trace say, in sentences for people who look at a run for the first time.
+//! The figures of a trace in sentences, for readers who see a run for the first time.
 
 use super::{DecisionKind, DeviceFigures, Summary, Trace};
 use serde::Serialize;
 
-/// A part of the run from which on it is worth a sentence.
+/// Share of a run above which a finding mentions a wait or an idle time. It also applies to the parts of the
+/// idle time.
 const WORTH_SAYING: f64 = 0.1;
-/// Up to this ratio of their rates no device is called slow.
+/// Slowdown of the slowest device, against the fastest, below which no device is called slow.
 const ABOUT_AS_FAST: f64 = 1.15;
-/// From this ratio on every device is called slow.
+/// Slowdown against the fastest device above which a device is called slow, even if it is not the slowest.
 const MUCH_SLOWER: f64 = 2.0;
-/// A device that computes for such a part of its time is held up by nothing else.
+/// Share of a slow device's busy time from which compute counts as its bottleneck.
 const MOSTLY: f64 = 0.85;
 
-/// One sentence or two about a run.
+/// One or two sentences about a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What it is about.
+    /// The topic.
     pub kind: FindingKind,
-    /// The device that it is about, an index of [`Trace::devices`].
+    /// The device concerned, as an index of [`Trace::devices`]; `None` if the finding is about the whole run.
     pub device: Option<usize>,
     /// The sentences.
     pub text: String,
 }
 
-/// What a finding is about.
+/// The topic of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FindingKind {
-    /// What was computed, in what time.
+    /// What was computed, and how fast.
     Outcome,
-    /// Which device was slow, and why; or that none was.
+    /// A device was slow, and why; or no device was.
     Slow,
-    /// A device waited for its data, or for its results to go.
+    /// A device waited for its input or for the return of its results.
     Data,
     /// A device had no package for part of the run.
     Idle,
@@ -46,14 +47,16 @@ pub enum FindingKind {
 }
 
 impl Trace {
-    /// Says what a newcomer would want to know: what was computed in what time, which device was slow and why, who was idle, and who was
-    /// left out and why. The most important come first.
+    /// Returns the findings, the most important first.
+    ///
+    /// They tell a newcomer what was computed and how fast, which devices failed, were slow or waited, and
+    /// which were idle or left out.
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
         let summary = self.summary();
         let mut findings = vec![self.outcome(&summary)];
         findings.extend(self.of_kind(DecisionKind::GaveUp, FindingKind::Failure, |name, reason, at| {
-            format!("{name} gave up after {}, and others did its work{reason}.", time(at))
+            format!("{name} gave up after {}{reason}. Other devices computed the rest.", time(at))
         }));
         findings.extend(slow(self, &summary));
         findings.extend(summary.devices.iter().enumerate().filter_map(|(device, of)| self.data(device, of)));
@@ -70,7 +73,7 @@ impl Trace {
     fn outcome(&self, summary: &Summary) -> Finding {
         let worked = summary.devices.iter().filter(|device| device.items > 0).count();
         let text = format!(
-            "{} of {} devices computed {} items in {} packages. It took {}.",
+            "{} of {} devices computed {} items in {} packages. The run took {}.",
             worked,
             self.devices.len(),
             grouped(self.items),
@@ -79,14 +82,14 @@ impl Trace {
         );
         let against = match (summary.speedup, summary.s_max, summary.efficiency) {
             (Some(speedup), Some(s_max), Some(efficiency)) => format!(
-                " That is {speedup:.2} times as fast as the fastest device alone, of {s_max:.2} times that are possible: efficiency {efficiency:.2}."
+                " Speedup over the fastest device alone: {speedup:.2} of a possible {s_max:.2} (efficiency {efficiency:.2})."
             ),
             _ => String::new(),
         };
         Finding { kind: FindingKind::Outcome, device: None, text: text + &against }
     }
 
-    /// One finding for each decision of a kind. Its reason follows a colon, where it has one.
+    /// Returns one finding for each decision of a kind. A reason, if there is one, follows a colon.
     fn of_kind(
         &self,
         kind: DecisionKind,
@@ -105,22 +108,22 @@ impl Trace {
         of_kind.map(say).collect()
     }
 
-    /// How long a device waited for data alone, and what moved it.
+    /// Returns how long a device waited for data without computing, and what was copied.
     fn data(&self, device: usize, of: &DeviceFigures) -> Option<Finding> {
         let duration = self.duration_ns.max(1) as f64;
         let (inward, outward) = (of.fetching_ns as f64 / duration, of.returning_ns as f64 / duration);
-        let ways = [(inward, Way::Inward, "its data to come"), (outward, Way::Outward, "its results to go")];
+        let ways = [(inward, Way::Inward, "input data"), (outward, Way::Outward, "results to return")];
         let worth_saying = ways.into_iter().filter(|(part, ..)| *part > WORTH_SAYING);
         let said: Vec<String> = worth_saying
             .map(|(part, way, what)| {
                 format!("{} of the run for {what}{}", percent(part), self.moved(device, way))
             })
             .collect();
-        let text = format!("{} waited {}, and computed nothing meanwhile.", of.name, said.join(", and "));
+        let text = format!("{} waited {}, without computing.", of.name, said.join(" and "));
         (!said.is_empty()).then_some(Finding { kind: FindingKind::Data, device: Some(device), text })
     }
 
-    /// What moved into a device's memory or out of it, in parentheses.
+    /// Returns, in parentheses, what was copied into a device's memory or out of it.
     fn moved(&self, device: usize, way: Way) -> String {
         let Some(arena) = self.devices[device].arena else { return String::new() };
         let arrived = self.transfers.iter().filter(|transfer| transfer.arrived);
@@ -143,13 +146,16 @@ impl Trace {
         }
         let (kind, device) = (FindingKind::Idle, Some(device));
         if of.packages == 0 {
-            let text = format!("{} took part, and got no package before the others were done.", of.name);
+            let text = format!(
+                "{} took part but computed no package: the other devices computed them all.",
+                of.name
+            );
             return Some(Finding { kind, device, text });
         }
         let between = of.idle_ns.saturating_sub(of.idle_before_ns).saturating_sub(of.idle_after_ns);
         let last = self.packages.iter().max_by_key(|package| package.end_ns).map(|package| package.device);
         let went_on = last.filter(|last| Some(*last) != device).map(|last| self.device_name(last));
-        let after = went_on.map_or_else(String::new, |name| format!(", while {name} went on"));
+        let after = went_on.map_or_else(String::new, |name| format!(", while {name} was still running"));
         let parts = [
             (of.idle_before_ns, "before its first package".to_owned()),
             (between, "between packages".to_owned()),
@@ -160,7 +166,7 @@ impl Trace {
             .filter(|(length, _)| *length as f64 > of.idle_ns as f64 * WORTH_SAYING)
             .map(|(length, place)| format!("{} {place}", time(*length)))
             .collect();
-        let text = format!("{} had no work for {} of the run: {}.", of.name, percent(part), said.join(", "));
+        let text = format!("{} was idle for {} of the run: {}.", of.name, percent(part), said.join(", "));
         Some(Finding { kind, device, text })
     }
 }
@@ -171,7 +177,8 @@ enum Way {
     Outward,
 }
 
-/// Which devices were slow, and why, where several worked: the slowest, and whoever takes more than twice the fastest one's time.
+/// Returns which devices were slow and why, if several computed: the slowest, and every device that is more
+/// than twice as slow as the fastest.
 fn slow(trace: &Trace, summary: &Summary) -> Vec<Finding> {
     let worked = |(_, of): &(usize, &DeviceFigures)| of.items > 0 && of.items_per_s > 0.0;
     let mut workers: Vec<(usize, &DeviceFigures)> =
@@ -182,15 +189,15 @@ fn slow(trace: &Trace, summary: &Summary) -> Vec<Finding> {
     let times = |of: &DeviceFigures| fastest.items_per_s / of.items_per_s;
     if times(slowest) < ABOUT_AS_FAST {
         let text =
-            format!("No device was slow: all computed between {} and {}.", rate(slowest), rate(fastest));
+            format!("No device was slow: all rates are between {} and {}.", rate(slowest), rate(fastest));
         return vec![Finding { kind: FindingKind::Slow, device: None, text }];
     }
     let is_slow = |(rank, (_, of)): &(usize, &(usize, &DeviceFigures))| *rank == 0 || times(of) > MUCH_SLOWER;
     let say = |(rank, (device, of)): (usize, &(usize, &DeviceFigures))| {
-        let what = if rank == 0 { "the slow device" } else { "slow too" };
+        let what = if rank == 0 { "the slowest device" } else { "also slow" };
         let (name, rate, fast) = (&of.name, rate(of), rate(fastest));
         let text = format!(
-            "{name} was {what}: {rate}, {:.1} times less than the {fast} of {}. {}",
+            "{name} was {what}: {rate}, {:.1} times slower than {} ({fast}). {}",
             times(of),
             fastest.name,
             why_slow(of, trace.duration_ns)
@@ -200,16 +207,16 @@ fn slow(trace: &Trace, summary: &Summary) -> Vec<Finding> {
     workers.iter().enumerate().filter(is_slow).map(say).collect()
 }
 
-/// What a slow device did in the time in which it had work.
+/// Returns what a slow device did in its busy time, in which it had a package.
 fn why_slow(of: &DeviceFigures, duration_ns: u64) -> String {
     let busy = duration_ns.saturating_sub(of.idle_ns).max(1) as f64;
     let computing = of.computing_ns as f64 / busy;
     if computing >= MOSTLY {
         let part = percent(computing);
-        return format!("Its computing is slow: it computed for {part} of the time in which it had work.");
+        return format!("Compute was its bottleneck: it computed for {part} of its busy time.");
     }
     format!(
-        "It computed for {} of the time in which it had work, at {} items/s; else it waited for data to come ({}) or results to go ({}).",
+        "It computed for {} of its busy time, at {} items/s. For the rest it waited for input data ({}) or for results to return ({}).",
         percent(computing),
         count(of.computing_items_per_s),
         percent(of.fetching_ns as f64 / busy),
@@ -225,7 +232,7 @@ fn percent(part: f64) -> String {
     }
 }
 
-/// A time in the unit that suits it, with three or four digits.
+/// Formats a time in the unit that suits it.
 pub(super) fn time(ns: u64) -> String {
     match ns as f64 {
         long if long >= 1e9 => format!("{:.3} s", long / 1e9),
@@ -235,7 +242,7 @@ pub(super) fn time(ns: u64) -> String {
     }
 }
 
-/// A number with three digits and a prefix.
+/// Formats a number with a metric prefix, from 10,000 on.
 pub(super) fn count(value: f64) -> String {
     match value {
         value if value >= 1e9 => format!("{:.2} G", value / 1e9),
@@ -245,7 +252,7 @@ pub(super) fn count(value: f64) -> String {
     }
 }
 
-/// A number with a comma after every three digits.
+/// Formats a number with commas between groups of three digits.
 fn grouped(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::new();
@@ -272,7 +279,7 @@ mod tests {
     use super::super::{TraceArena, TraceDevice, TracePackage, TraceTransfer};
     use super::*;
 
-    /// A device of which nothing but its items and its rate is known.
+    /// The figures of a device, with only its items and its rate set.
     fn figures(name: &str, items: u64, items_per_s: f64) -> DeviceFigures {
         DeviceFigures {
             name: name.to_owned(),
@@ -304,7 +311,7 @@ mod tests {
         }
     }
 
-    /// A run of a second on two devices with a memory each. The second one's package ends last.
+    /// A run of one second on two devices, each with its own memory. The second device's package ends last.
     fn trace() -> Trace {
         let device = |name: &str, arena| TraceDevice {
             name: name.to_owned(),
@@ -384,12 +391,12 @@ mod tests {
     #[test]
     fn the_outcome_names_what_was_computed_and_how_fast() {
         let mut summary = summary(vec![figures("cpu", 1, 1.0), figures("gpu", 0, 0.0)]);
-        let text = "1 of 2 devices computed 1,234,567 items in 2 packages. It took 1.500 s.";
+        let text = "1 of 2 devices computed 1,234,567 items in 2 packages. The run took 1.500 s.";
         assert_eq!(trace().outcome(&summary).text, text);
         let both = self::summary(vec![figures("cpu", 1, 1.0), figures("gpu", 1, 1.0)]);
         assert_eq!(trace().outcome(&both).text, text.replacen('1', "2", 1));
         (summary.speedup, summary.s_max, summary.efficiency) = (Some(1.5), Some(2.0), Some(0.75));
-        let against = " That is 1.50 times as fast as the fastest device alone, of 2.00 times that are possible: efficiency 0.75.";
+        let against = " Speedup over the fastest device alone: 1.50 of a possible 2.00 (efficiency 0.75).";
         assert_eq!(trace().outcome(&summary).text, format!("{text}{against}"));
     }
 
@@ -402,19 +409,19 @@ mod tests {
                 .map(|finding| (finding.device, finding.text))
                 .collect()
         };
-        assert!(slow(&[("a", 1, 100.0)]).is_empty(), "there is nobody to compare with");
+        assert!(slow(&[("a", 1, 100.0)]).is_empty(), "there is no device to compare with");
         assert!(slow(&[("a", 1, 100.0), ("b", 0, 1.0), ("c", 1, 0.0)]).is_empty(), "the others did nothing");
-        let even = "No device was slow: all computed between 100 items/s and 114 items/s.";
+        let even = "No device was slow: all rates are between 100 items/s and 114 items/s.";
         assert_eq!(slow(&[("a", 1, 114.0), ("b", 1, 100.0)]), [(None, even.to_owned())]);
         let found = slow(&[("a", 1, 100.0), ("b", 1, 30.0), ("c", 1, 51.0), ("d", 1, 40.0)]);
         assert_eq!(found.iter().map(|(device, _)| *device).collect::<Vec<_>>(), [Some(1), Some(3)]);
         assert!(
             found[0]
                 .1
-                .starts_with("b was the slow device: 30 items/s, 3.3 times less than the 100 items/s of a. ")
+                .starts_with("b was the slowest device: 30 items/s, 3.3 times slower than a (100 items/s). ")
         );
         assert!(
-            found[1].1.starts_with("d was slow too: 40 items/s, 2.5 times less than the 100 items/s of a. ")
+            found[1].1.starts_with("d was also slow: 40 items/s, 2.5 times slower than a (100 items/s). ")
         );
     }
 
@@ -428,15 +435,15 @@ mod tests {
             computing_items_per_s: 1234.0,
             ..figures("gpu", 1, 1.0)
         };
-        // Of a thousand nanoseconds it had work in 800.
-        let computing = "Its computing is slow: it computed for 85% of the time in which it had work.";
+        // The device is busy for 800 of 1,000 ns.
+        let computing = "Compute was its bottleneck: it computed for 85% of its busy time.";
         assert_eq!(why_slow(&of(680, 0, 0), 1000), computing);
-        let waiting = "It computed for 50% of the time in which it had work, at 1234 items/s; else it waited for data to come \
-                       (40%) or results to go (10%).";
+        let waiting = "It computed for 50% of its busy time, at 1234 items/s. For the rest it waited for input data (40%) \
+                       or for results to return (10%).";
         assert_eq!(why_slow(&of(400, 320, 80), 1000), waiting);
     }
 
-    /// From a tenth of the run on. A copy that did not arrive and zeros that were filled in are no data.
+    /// Only waits above a tenth of the run are reported. Failed copies and fills with zeros are not data.
     #[test]
     fn who_waited_for_data_is_told_what_moved() {
         let data = |fetching_ns, returning_ns| {
@@ -444,16 +451,16 @@ mod tests {
             trace().data(1, &of).map(|finding| finding.text)
         };
         assert_eq!(data(100_000_000, 100_000_000), None);
-        let inward = "gpu waited 20% of the run for its data to come (1.5 kB in 2 copies), and computed nothing meanwhile.";
+        let inward = "gpu waited 20% of the run for input data (1.5 kB in 2 copies), without computing.";
         assert_eq!(data(200_000_000, 0).as_deref(), Some(inward));
-        let outward = "gpu waited 30% of the run for its results to go (2.00 MB in 1 copies), and computed nothing meanwhile.";
+        let outward =
+            "gpu waited 30% of the run for results to return (2.00 MB in 1 copies), without computing.";
         assert_eq!(data(0, 300_000_000).as_deref(), Some(outward));
-        assert!(
-            data(200_000_000, 300_000_000).unwrap().contains("copies), and 30% of the run for its results")
-        );
+        assert!(data(200_000_000, 300_000_000).unwrap().contains("copies) and 30% of the run for results"));
     }
 
-    /// From a tenth of the run on, and of that what is more than a tenth of it.
+    /// Only idle times above a tenth of the run are reported, and of these only parts above a tenth of the
+    /// idle time.
     #[test]
     fn who_had_no_work_is_told_when() {
         let idle = |device: usize, [before, between, after]: [u64; 3]| {
@@ -466,13 +473,13 @@ mod tests {
             trace().idle(device, &of).map(|finding| finding.text)
         };
         assert_eq!(idle(0, [100_000_000, 0, 0]), None);
-        let all = "x had no work for 60% of the run: 100.00 ms before its first package, 200.00 ms between packages, \
-                   300.00 ms after its last package, while gpu went on.";
+        let all = "x was idle for 60% of the run: 100.00 ms before its first package, 200.00 ms between packages, \
+                   300.00 ms after its last package, while gpu was still running.";
         assert_eq!(idle(0, [100_000_000, 200_000_000, 300_000_000]).as_deref(), Some(all));
-        let last = "x had no work for 20% of the run: 180.00 ms after its last package.";
+        let last = "x was idle for 20% of the run: 180.00 ms after its last package.";
         assert_eq!(idle(1, [20_000_000, 0, 180_000_000]).as_deref(), Some(last));
         let of = |left_out| DeviceFigures { idle_ns: 1_000_000_000, left_out, ..figures("x", 0, 0.0) };
-        let nothing = "x took part, and got no package before the others were done.";
+        let nothing = "x took part but computed no package: the other devices computed them all.";
         assert_eq!(trace().idle(0, &of(false)).map(|finding| finding.text).as_deref(), Some(nothing));
         assert_eq!(trace().idle(0, &of(true)), None);
     }

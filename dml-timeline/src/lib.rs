@@ -1,4 +1,4 @@
-//! What happened in a co-execution, as a value: it is kept, read back, and looked at.
+//! The record of a co-execution, as a value to store, read back and view.
 //!
 //! ```text
 //!  Coexecutor::run ───Report──┐            ┌─▶ write_perfetto ──▶ FILE.json ──▶ ui.perfetto.dev
@@ -6,18 +6,18 @@
 //!  Platform::record ──Events──┘      ▲     └─▶ write_page ──────▶ FILE.html
 //!                                    └───────────── read ◀────────────┘
 //! ```
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
-//! | `lib.rs` | the value, and how it is made of a report |
-//! | `events.rs` | which transfers and waits the events of a recording tell of |
+//! | `lib.rs` | the value, and its construction from a report |
+//! | `events.rs` | transfers and waits, from the events of a recording |
 //! | `figures.rs` | where the time of each device went, and what each link carried |
-//! | `findings.rs` | the same in sentences |
-//! | `read.rs` | reading back what others may have written |
+//! | `findings.rs` | the figures in sentences |
+//! | `read.rs` | parsing of traces from untrusted files |
 //! | `perfetto.rs` | the trace event format of Chrome and Perfetto |
-//! | `page.rs`, `page/` | the page that shows it, of which nothing is fetched from anywhere |
+//! | `page.rs`, `page/` | a self-contained HTML page, which fetches nothing |
 //!
-//! A run that is not recorded pays nothing: the times of its packages are taken anyway, and events are only made while a
-//! recording runs.
+//! A run without a recording has no extra cost: the times of its packages are measured anyway. Events are
+//! only created during a recording.
 
 #![forbid(unsafe_code)]
 
@@ -39,22 +39,26 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use thiserror::Error;
 
-/// What the JSON of a trace names as its format.
+/// The value of the field `format` in the JSON of a trace.
 pub const FORMAT: &str = "dml-trace";
-/// The version of that format. It grows when a reader of the version before would misunderstand a trace.
+/// The version of that format. It increases when a reader of the previous version would misunderstand a
+/// trace.
 pub const VERSION: u32 = 1;
 
-/// What happened in one co-execution.
+/// The record of one co-execution.
 ///
-/// It is what a [`Report`] says, with names in place of ids, and what a recording of the platform adds. It serialises; the schema is in
-/// `docs/json.md`.
+/// It holds the contents of a [`Report`], with names in place of ids, and the transfers and waits of a
+/// recording of the platform. It serialises; the schema is in `docs/json.md`.
 ///
 /// # Shape and units
-/// All times are nanoseconds since the run began. Devices and arenas are named by their index in [`devices`](Trace::devices) and
-/// [`arenas`](Trace::arenas).
+/// All times are nanoseconds since the run began. Devices and arenas are named by their index in
+/// [`devices`](Trace::devices) and [`arenas`](Trace::arenas).
 ///
 /// ```no_run
-/// # fn run(platform: &dml_core::Platform, kernel: &dml_scheduler::Kernel) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn run(
+/// #     platform: &dml_core::Platform,
+/// #     kernel: &dml_scheduler::Kernel,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// use dml_scheduler::Coexecutor;
 /// use dml_timeline::Trace;
 ///
@@ -70,29 +74,31 @@ pub const VERSION: u32 = 1;
 pub struct Trace {
     format: String,
     version: u32,
-    /// What ran, for people; the kernel's name unless [`Trace::labelled`] says otherwise.
+    /// The title of the run, for people; the kernel's name unless [`Trace::labelled`] sets another.
     pub label: String,
     /// The kernel's name.
     pub kernel: String,
-    /// The items that were computed.
+    /// The number of items computed.
     pub items: u64,
-    /// The policy that split the work, as [`PolicySpec`](dml_scheduler::PolicySpec) is written.
+    /// The policy that split the work, in the notation of [`PolicySpec`](dml_scheduler::PolicySpec).
     pub policy: String,
-    /// From the start of the run to the end of its last package.
+    /// The time from the start of the run to the end of its last package.
     pub duration_ns: u64,
-    /// The time of the whole run as [`Trace::total`] says it, transfers after the last package included. `duration_ns` otherwise.
+    /// The time of the whole run, with transfers after the last package, as set by [`Trace::total`];
+    /// `duration_ns` otherwise.
     pub total_ns: u64,
-    /// The devices of the run, in its order.
+    /// The devices of the run, in the order of its report.
     pub devices: Vec<TraceDevice>,
-    /// The memories of the platform.
+    /// The arenas of the platform.
     pub arenas: Vec<TraceArena>,
-    /// The packages, by device and time.
+    /// The packages, ordered by device and time.
     pub packages: Vec<TracePackage>,
-    /// The transfers, by the time of their start. Empty without a recording.
+    /// The transfers, ordered by start time. Empty without a recording.
     pub transfers: Vec<TraceTransfer>,
-    /// Requests that had to wait for other users of a buffer, by the time of their start. Empty without a recording.
+    /// The requests that waited for other users of a buffer, ordered by start time. Empty without a
+    /// recording.
     pub waits: Vec<TraceWait>,
-    /// Who took part and who did not, by time.
+    /// The decisions about which devices take part, ordered by time.
     pub decisions: Vec<TraceDecision>,
 }
 
@@ -104,81 +110,82 @@ pub struct TraceDevice {
     pub name: String,
     /// `cpu`, `gpu` or `accelerator`.
     pub kind: String,
-    /// What the vendor calls it.
+    /// The vendor's name for the device.
     pub description: String,
     /// The number of compute units.
     pub units: u32,
-    /// Whether it is the host, in whose memory data begins and ends.
+    /// Whether the device is the host, in whose memory data begins and ends.
     pub is_host: bool,
-    /// The memory that its kernels use, an index of [`Trace::arenas`].
+    /// The arena that its kernels use, as an index of [`Trace::arenas`].
     pub arena: Option<usize>,
-    /// The packages whose results it contributed.
+    /// The number of packages whose results it contributed.
     pub packages: u64,
-    /// The items in them.
+    /// The number of items in these packages.
     pub items: u64,
-    /// The time in which at least one package was under way.
+    /// The time with at least one package in flight.
     pub busy_ns: u64,
-    /// When its last package was done.
+    /// The time at which its last package ended.
     pub end_ns: u64,
-    /// What it takes for the whole work alone, if that was measured.
+    /// The time of the whole work on this device alone, if it was measured.
     pub alone_ns: Option<u64>,
-    /// The items per second that earlier runs promised, if the policy knew them.
+    /// The rate expected from earlier runs, in items per second, if the policy knew it.
     pub known_items_per_s: Option<f64>,
 }
 
-/// A memory.
+/// An arena of the platform.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TraceArena {
-    /// The memory's name.
+    /// The arena's name.
     pub name: String,
-    /// The sort of memory.
+    /// The kind of memory.
     pub kind: String,
 }
 
-/// A package, with the turns of its life in their order.
+/// A package, with the times of its phases in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TracePackage {
-    /// The place in the order in which packages were handed out.
+    /// The position in the order in which packages were handed out.
     pub index: u64,
-    /// The device, an index of [`Trace::devices`].
+    /// The device, as an index of [`Trace::devices`].
     pub device: usize,
-    /// The first of its items.
+    /// The first item.
     pub first_item: u64,
-    /// How many items it has.
+    /// The number of items.
     pub items: u64,
-    /// When the unit had it, and asked for its data.
+    /// The time at which the unit had the package and requested its data.
     pub start_ns: u64,
-    /// When the device could begin.
+    /// The time at which the device could begin.
     pub begun_ns: u64,
-    /// When the device had computed it.
+    /// The time at which the device had computed the package.
     pub computed_ns: u64,
-    /// When its results were where they belong.
+    /// The time at which its results had reached their destination.
     pub end_ns: u64,
 }
 
-/// One copy from memory to memory, or a fill with zeros.
+/// A copy from one arena to another, or a fill with zeros.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TraceTransfer {
-    /// The source, an index of [`Trace::arenas`]; `None` for a fill.
+    /// The source, as an index of [`Trace::arenas`]; `None` for a fill.
     pub from: Option<usize>,
-    /// The destination.
+    /// The destination, as an index of [`Trace::arenas`].
     pub to: usize,
-    /// What carried it; `fill` for a fill.
+    /// The mechanism of the link that carried it; `fill` for a fill.
     pub mechanism: String,
     /// The number of the buffer.
     pub buffer: u64,
-    /// The first byte, of the buffer.
+    /// The offset of the first byte in the buffer.
     pub first_byte: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: u64,
-    /// When it was set going.
+    /// The time at which the transfer started.
     pub begin_ns: u64,
-    /// When whoever needs the bytes had noticed that they are there, or that they will not come.
+    /// The time at which core noticed the end or gave the plan up. A transfer still in flight ends with the
+    /// recording.
     pub end_ns: u64,
-    /// Whether they came.
+    /// Whether the bytes arrived.
     pub arrived: bool,
 }
 
@@ -186,77 +193,77 @@ pub struct TraceTransfer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TraceWait {
-    /// The memory that it wanted the bytes in, an index of [`Trace::arenas`]; `None` if it was withdrawn.
+    /// The arena of the request, as an index of [`Trace::arenas`]; `None` if the request was withdrawn.
     pub arena: Option<usize>,
     /// The number of the buffer.
     pub buffer: u64,
-    /// When it was put into the queue.
+    /// The time at which the request was queued.
     pub begin_ns: u64,
-    /// When it was granted, or withdrawn.
+    /// The time at which the request was granted or withdrawn.
     pub end_ns: u64,
 }
 
-/// Who took part, or did not, and why.
+/// A decision about whether a device takes part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TraceDecision {
-    /// When it took effect.
+    /// The time at which the decision took effect.
     pub at_ns: u64,
-    /// The device, an index of [`Trace::devices`].
+    /// The device, as an index of [`Trace::devices`].
     pub device: usize,
-    /// What was decided.
+    /// The kind of decision.
     pub kind: DecisionKind,
-    /// Why, for people; may be empty.
+    /// The reason, for people; may be empty.
     pub reason: String,
 }
 
-/// What was decided of a device.
+/// The kind of a decision about a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum DecisionKind {
-    /// It took part from the start.
+    /// The device took part from the start.
     Began,
-    /// It was called up by those that had begun.
+    /// The device was called up during the run: the devices that had begun were not enough.
     CalledUp,
-    /// It was left out to the end.
+    /// The device was left out to the end of the run.
     LeftOut,
-    /// It failed, and others computed the rest.
+    /// The device failed, and other devices computed the rest.
     GaveUp,
-    /// A later version has a name for it.
+    /// A kind that a later version of the format defines.
     #[serde(other)]
     Other,
 }
 
-/// Why no trace can be made: names would be those of other devices and memories.
+/// A report or an event of another platform, whose ids stand for other devices and arenas.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OtherPlatform {
-    /// The report is of a run on another platform.
+    /// The report is from a run on another platform.
     #[error(
-        "the report of kernel {kernel} is of a run on platform {report}, and the trace was to be made on {platform}"
+        "cannot trace kernel {kernel} on platform {platform}: its report is from a run on platform {report}"
     )]
     Report {
         /// The kernel's name.
         kernel: String,
         /// The platform of the run.
         report: PlatformId,
-        /// The platform that was given.
+        /// The platform of the trace.
         platform: PlatformId,
     },
-    /// An event is of another platform.
-    #[error("event {index} names {what}, which platform {platform} does not have")]
+    /// An event names an arena or a link that the platform lacks.
+    #[error("cannot trace event {index}: platform {platform} has no {what}")]
     Event {
-        /// The place of the event among those given.
+        /// The index of the event in the given list.
         index: usize,
         /// The arena or the link.
         what: String,
-        /// The platform that was given.
+        /// The platform of the trace.
         platform: PlatformId,
     },
 }
 
-/// A recording that becomes a trace.
+/// A recording in progress, which becomes a trace when it is finished.
 #[derive(Debug)]
 #[must_use = "a recording ends when it is dropped"]
 pub struct TraceRecording {
@@ -265,28 +272,30 @@ pub struct TraceRecording {
 }
 
 impl TraceRecording {
-    /// Stops the recording, and makes a trace of it and of the report of the run that it saw. Transfers and waits that began before
-    /// the run are no part of it; those after the run are.
+    /// Stops the recording, and makes a trace from it and the report of the recorded run.
+    ///
+    /// Transfers and waits that began before the run are omitted; those after the run are included.
     ///
     /// # Errors
-    /// [`OtherPlatform`] if the report is of a run on another platform than the recording.
+    /// [`OtherPlatform`] if the report is from a run on another platform.
     pub fn finish(self, report: &Report) -> Result<Trace, OtherPlatform> {
         Trace::of(&self.platform, report, &self.recording.finish())
     }
 }
 
 impl Trace {
-    /// Starts to record a platform. Transfers and waits are recorded from here on, whoever causes them.
+    /// Starts to record a platform: all transfers and waits from now on, whatever causes them.
     pub fn record(platform: &Platform) -> TraceRecording {
         TraceRecording { platform: platform.clone(), recording: platform.record() }
     }
 
-    /// Makes a trace of a report and the events of a recording of the same platform, in their order. Without events it has no transfers
-    /// and no waits.
+    /// Makes a trace from a report and the events of a recording of the same platform, in recorded order.
+    ///
+    /// Without events, the trace has no transfers and no waits.
     ///
     /// # Errors
-    /// [`OtherPlatform`] if the report is of a run on another platform, or an event names an arena or a link that this one does not
-    /// have.
+    /// [`OtherPlatform`] if the report is from a run on another platform, or if an event names an arena or a
+    /// link that the platform lacks.
     pub fn of(platform: &Platform, report: &Report, events: &[Event]) -> Result<Self, OtherPlatform> {
         check(platform, report, events)?;
         let arena = |desc: &dml_core::ArenaDesc| TraceArena {
@@ -312,14 +321,16 @@ impl Trace {
         })
     }
 
-    /// Names what ran.
+    /// Sets the title of the run.
     #[must_use]
     pub fn labelled(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
         self
     }
 
-    /// Adds what each device takes for the whole work alone, in the order of the devices. Speedup and efficiency are computed of these.
+    /// Sets the time of the whole work on each device alone, in the order of the devices.
+    ///
+    /// Speedup and efficiency are computed from these times.
     #[must_use]
     pub fn alone(mut self, times: impl IntoIterator<Item = Duration>) -> Self {
         for (device, time) in self.devices.iter_mut().zip(times) {
@@ -328,20 +339,21 @@ impl Trace {
         self
     }
 
-    /// Says how long the whole run took, where that is more than the time of its packages.
+    /// Sets the time of the whole run, where it exceeds the time of its packages.
     #[must_use]
     pub fn total(mut self, time: Duration) -> Self {
         self.total_ns = ns(time);
         self
     }
 
-    /// The version of the format that it was written in.
+    /// Returns the version of the format that the trace was written in.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// When the last thing in it ended; at least 1.
+    /// Returns the end of the last package, transfer, wait or decision, or of the run if that is later; at
+    /// least 1.
     #[must_use]
     pub fn end_ns(&self) -> u64 {
         let packages = self.packages.iter().map(|package| package.end_ns);
@@ -361,7 +373,7 @@ impl Trace {
     }
 }
 
-/// Checks that a report and events are of a platform, as far as events tell.
+/// Checks that a report and events are from a platform, as far as the events can show it.
 fn check(platform: &Platform, report: &Report, events: &[Event]) -> Result<(), OtherPlatform> {
     let id = platform.id();
     if report.platform != id {
@@ -429,11 +441,11 @@ fn decisions(report: &Report) -> Vec<TraceDecision> {
         if let Some(out) = report.left_out.iter().find(left_out) {
             add(id, DecisionKind::LeftOut, Duration::ZERO, out.reason.to_string());
         } else if let Some(called) = called_up {
-            let reason = "the devices that had begun would have taken longer without it".to_owned();
+            let reason = "without it, the running devices would have finished later or not at all".to_owned();
             add(id, DecisionKind::CalledUp, called.at, reason);
         } else {
             let known =
-                device.known_rate.map(|rate| format!("earlier runs promise {rate:.4e} items per second"));
+                device.known_rate.map(|rate| format!("earlier runs predict {rate:.4e} items per second"));
             add(id, DecisionKind::Began, Duration::ZERO, known.unwrap_or_default());
         }
     }
@@ -445,7 +457,7 @@ fn decisions(report: &Report) -> Vec<TraceDecision> {
     decisions
 }
 
-/// The index of a device among those of the run.
+/// Returns the index of a device among the devices of the run.
 fn place(report: &Report, device: DeviceId) -> Option<usize> {
     report.devices.iter().position(|other| other.device == device)
 }

@@ -1,7 +1,7 @@
-//! The page that shows a trace: one file, which fetches nothing.
+//! The page that shows a trace: a single HTML file, which fetches nothing.
 //!
-//! The trace stands in the page as JSON in which no `<` is left, and the script makes text of every name. So nothing that a trace
-//! says can become a part of the page.
+//! The trace is embedded as JSON without any `<`, and the script inserts every name as text. So no name in a
+//! trace can become markup.
 
 use super::{Finding, Summary, Trace};
 use serde::Serialize;
@@ -12,7 +12,7 @@ const STYLE: &str = include_str!("page/style.css");
 const CHART: &str = include_str!("page/chart.js");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// What the script of the page is given.
+/// The input of the page's script.
 #[derive(Serialize)]
 struct Shown<'a> {
     trace: &'a Trace,
@@ -22,10 +22,10 @@ struct Shown<'a> {
 }
 
 impl Trace {
-    /// Writes a page that shows the trace in a browser, by itself: no other file, no network.
+    /// Writes a self-contained page that shows the trace in a browser: it needs no other file and no network.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// Errors of the writer.
     pub fn write_page(&self, writer: impl Write) -> io::Result<()> {
         let shown =
             Shown { trace: self, summary: self.summary(), findings: self.findings(), end_ns: self.end_ns() };
@@ -40,7 +40,7 @@ impl Trace {
             ("{{chart}}", CHART),
             ("{{script}}", SCRIPT),
         ] {
-            // The template has each mark once, in this order.
+            // The template has each placeholder once, in this order.
             let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
             writer.write_all(before.as_bytes())?;
             writer.write_all(text.as_bytes())?;
@@ -51,7 +51,7 @@ impl Trace {
     }
 }
 
-/// Text as HTML has it.
+/// Escapes text for HTML.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,19 +1,20 @@
-//! The trace event format of Chrome, which `ui.perfetto.dev` opens.
+//! Export in Chrome's trace event format, which `ui.perfetto.dev` opens.
 //!
 //! ```text
 //!  process  device cpu                     process  link main_mem -> opencl:0 (staged)
-//!    track    decisions     slices           track    copies     slices, one track for each that overlaps
+//!    track    decisions     slices           track    copies     slices; further tracks for overlaps
 //!    track    computing     slices           counter  bytes per second
 //!    track    handed out    slices
 //!    track    results       slices           process  findings, each as long as the run
 //!    track    waits         slices
 //!    counter  items per second
 //! ```
-//! The trace itself stands beside the events, as `dml`, for [`Trace::read`].
+//! The trace itself is stored beside the events, in the field `dml`, for [`Trace::read`].
 //!
-//! What Perfetto makes of it: a track whose number is that of its process is called its main thread, so none has it. A counter is
-//! called by its name and the name of its value. An instant is an arrow of a few pixels, so a decision is a slice: it holds until
-//! the next one.
+//! Perfetto's display determines three details:
+//! - It labels a track with the number of its process as the main thread, so no track has that number.
+//! - It labels a counter with its name and the name of its value.
+//! - It draws an instant as an arrow of a few pixels, so a decision is a slice that lasts until the next one.
 
 use super::{DecisionKind, Finding, Trace};
 use serde::Serialize;
@@ -21,12 +22,14 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// The least process number of the findings, which links follow; those of devices are their index and 1.
+/// Minimum process number of the findings, before those of the links. A device's process number is its index
+/// plus 1.
 const FINDINGS: usize = 1000;
-/// The first track of each sort has a multiple of this number. Where more slices overlap, nobody looks for a free track: each has its own.
+/// Spacing of the sorts: the first track of each sort has a multiple of this number. Only the first tracks of
+/// a sort, one fewer than this, are searched for a free one. Each further slice gets its own track.
 const TRACKS_OF_A_SORT: usize = 1000;
 
-/// The tracks of a device, in their order from the top.
+/// The sorts of tracks of a device, from top to bottom.
 #[derive(Clone, Copy)]
 enum Sort {
     Decisions,
@@ -47,18 +50,20 @@ impl Sort {
         }
     }
 
-    /// The first track, where those of the sorts before are all below `free`.
+    /// Returns the number of the first track. All tracks of earlier sorts have numbers below `free`.
     fn first_track(self, free: usize) -> usize {
         ((self as usize + 1) * TRACKS_OF_A_SORT).max(free.next_multiple_of(TRACKS_OF_A_SORT))
     }
 }
 
 impl Trace {
-    /// Writes a file that `ui.perfetto.dev` and `chrome://tracing` open, and [`Trace::read`] reads back: a process for each device and
-    /// each link, slices with items, bytes and rates, and counters.
+    /// Writes a file for `ui.perfetto.dev` and `chrome://tracing`, which [`Trace::read`] reads back.
+    ///
+    /// It has a process for each device, one for each link and one for the findings. Their tracks show slices
+    /// with items, bytes and rates, and counters.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// Errors of the writer.
     pub fn write_perfetto(&self, writer: impl Write) -> io::Result<()> {
         let mut writer = io::BufWriter::new(writer);
         writer.write_all(b"{\"traceEvents\":[")?;
@@ -76,7 +81,7 @@ impl Trace {
         writer.flush()
     }
 
-    /// All events.
+    /// Returns the events of all devices, links and findings.
     fn events(&self) -> Vec<Value> {
         let mut events = Vec::new();
         for device in 0..self.devices.len() {
@@ -139,7 +144,8 @@ impl Trace {
         counter(pid, "items", rates.collect(), events);
     }
 
-    /// The decisions of a device. Each holds until the next one, the last one to the end.
+    /// Returns the decisions of a device as slices. Each lasts until the next one, the last until the end of
+    /// the trace.
     fn decisions_of(&self, device: usize) -> Vec<Slice> {
         let of_device = self.decisions.iter().filter(|decision| decision.device == device);
         let mut of_device: Vec<_> = of_device.collect();
@@ -161,7 +167,7 @@ impl Trace {
         of_device.iter().zip(ends).map(slice).collect()
     }
 
-    /// What the run shows, in sentences.
+    /// Adds the findings, each as long as the trace.
     fn finding_events(&self, events: &mut Vec<Value>) {
         let slice = |Finding { device, text, .. }: Finding| Slice {
             from: 0,
@@ -209,7 +215,7 @@ impl Trace {
     }
 }
 
-/// Something that takes time.
+/// An event with a duration, in nanoseconds.
 struct Slice {
     from: u64,
     to: u64,
@@ -218,12 +224,14 @@ struct Slice {
     args: Value,
 }
 
-/// Slices on one track, and on further ones where they overlap: slices of a track must not. Returns a number above all of theirs.
+/// Adds slices to one track, and to further tracks where they overlap.
+///
+/// Returns a number above those of all these tracks.
 fn tracks(pid: usize, first: usize, name: &str, mut slices: Vec<Slice>, events: &mut Vec<Value>) -> usize {
-    // The number of the process is left out.
+    // Skip the number of the process: Perfetto would label that track as the main thread.
     let number = |place: usize| first + place + usize::from((first..=first + place).contains(&pid));
     slices.sort_by_key(|slice| (slice.from, slice.to));
-    // When each track is free.
+    // The time at which each track becomes free.
     let mut free: Vec<u64> = Vec::new();
     for Slice { from, to, name: slice, cat, args } in slices {
         let place = free.iter().take(TRACKS_OF_A_SORT - 1).position(|until| *until <= from);
@@ -243,7 +251,7 @@ fn tracks(pid: usize, first: usize, name: &str, mut slices: Vec<Slice>, events: 
     number(free.len())
 }
 
-/// The sum of rates per second over time, as steps.
+/// Adds a counter: the sum of the rates at each time.
 fn counter(pid: usize, name: &str, rates: Vec<(u64, u64, f64)>, events: &mut Vec<Value>) {
     let steps = rates
         .into_iter()
@@ -253,7 +261,8 @@ fn counter(pid: usize, name: &str, rates: Vec<(u64, u64, f64)>, events: &mut Vec
     let (mut sum, mut within) = (0.0, 0_i64);
     for (index, &(at, change, one)) in steps.iter().enumerate() {
         within += one;
-        // Sums of rates leave some rest behind; where nothing is under way, the rate is none.
+        // Adding and subtracting rates leaves rounding errors. While nothing is in flight, the rate is
+        // exactly 0.
         sum = if within <= 0 { 0.0 } else { sum + change };
         if steps.get(index + 1).is_none_or(|next| next.0 != at) {
             events.push(
@@ -277,7 +286,7 @@ fn track(pid: usize, tid: usize, name: &str) -> [Value; 2] {
     ]
 }
 
-/// Microseconds, as the format has them.
+/// Converts nanoseconds to microseconds, the unit of the format.
 fn us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }

@@ -1,4 +1,4 @@
-//! Reading a trace back, from a file that anybody may have written.
+//! Parsing of traces from untrusted files.
 
 use super::{FORMAT, Trace, VERSION};
 use serde::Deserialize;
@@ -7,65 +7,65 @@ use serde_json::error::Category;
 use std::fmt::Display;
 use thiserror::Error;
 
-/// Why a text is no trace.
+/// Why a text could not be read as a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TraceError {
     /// The text ends before the JSON does.
-    #[error("the trace is cut off: it ends at line {line}, column {column}, in the middle of a value")]
+    #[error("truncated trace: ends within a value at line {line}, column {column}")]
     Truncated {
         /// The last line, from 1.
         line: usize,
         /// The last column, from 1.
         column: usize,
     },
-    /// The text is no JSON.
-    #[error("not a trace: no JSON at line {line}, column {column}: {cause}")]
+    /// The text is not JSON.
+    #[error("not a trace: invalid JSON at line {line}, column {column}: {cause}")]
     NotJson {
         /// The line, from 1.
         line: usize,
         /// The column, from 1.
         column: usize,
-        /// What was found.
+        /// The message of the JSON parser.
         cause: String,
     },
-    /// The JSON is something else.
-    #[error("not a trace of dml: {found}")]
+    /// The text is empty, or its JSON is not a dml trace.
+    #[error("not a dml trace: {found}")]
     NotATrace {
-        /// What it is instead, as far as that can be said.
+        /// What the text is instead, as far as this is known.
         found: String,
     },
-    /// A later version wrote it.
+    /// The trace has a newer version of the format.
     #[error(
-        "the trace has version {found} of its format, and this program reads up to {known}: a newer dml can show it"
+        "cannot read trace format version {found}: this program reads versions up to {known}; use a newer dml"
     )]
     NewerVersion {
         /// The version of the trace.
         found: u64,
-        /// The version that is known here.
+        /// The newest version that this program reads.
         known: u32,
     },
-    /// A field is missing, or is not of its type.
-    #[error("bad trace, at line {line}, column {column}: {cause}")]
+    /// A field is missing or has the wrong type.
+    #[error("invalid trace at line {line}, column {column}: {cause}")]
     BadField {
         /// The line, from 1.
         line: usize,
         /// The column, from 1.
         column: usize,
-        /// Which field, and what is wrong.
+        /// The field, and what is wrong with it.
         cause: String,
     },
     /// The values contradict each other.
-    #[error("bad trace: {place} {cause}")]
+    #[error("invalid trace: {place} {cause}")]
     Inconsistent {
-        /// The place, such as `packages[3].device`.
+        /// The path of the faulty value, such as `packages[3].device`.
         place: String,
-        /// What is wrong there.
+        /// What is wrong with it.
         cause: String,
     },
 }
 
-/// As much of a file as says what it is.
+/// The fields that identify a file as a trace.
 #[derive(Deserialize)]
 struct Probe {
     dml: Option<Heading>,
@@ -81,17 +81,17 @@ struct Heading {
     version: Option<u64>,
 }
 
-/// A file for Perfetto that holds a trace.
+/// A file for Perfetto that contains a trace.
 #[derive(Deserialize)]
 struct Enclosed {
     dml: Trace,
 }
 
 impl Trace {
-    /// Reads a trace back: what serialises, or what [`Trace::write_perfetto`] has written. Fields that are not known are passed over.
+    /// Reads a trace from its JSON, or from a file of [`Trace::write_perfetto`]. Unknown fields are ignored.
     ///
     /// # Errors
-    /// [`TraceError`], with the place.
+    /// [`TraceError`], with the place of the fault.
     pub fn read(text: &str) -> Result<Self, TraceError> {
         if text.trim().is_empty() {
             return Err(TraceError::NotATrace { found: "it is empty".to_owned() });
@@ -105,9 +105,7 @@ impl Trace {
             Probe { dml: Some(dml), .. } => (dml.format, dml.version, true),
             Probe { format: Some(format), version, .. } => (Some(format), version, false),
             Probe { trace_events: Some(_), .. } => {
-                return other(
-                    "a trace of events that another program has written; it has no `dml` beside its `traceEvents`",
-                );
+                return other("trace events of another program: there is no `dml` beside `traceEvents`");
             }
             _ => return other("a JSON object without `dml` and `format`"),
         };
@@ -133,7 +131,7 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Checks that indices name something, and that nothing ends before it begins.
+    /// Checks that all indices are in range, and that nothing ends before it begins.
     fn check(&self) -> Result<(), TraceError> {
         let wrong = |place: String, cause: String| Err(TraceError::Inconsistent { place, cause });
         let (devices, arenas) = (self.devices.len(), self.arenas.len());
@@ -151,7 +149,7 @@ impl Trace {
             }
             let turns = [package.start_ns, package.begun_ns, package.computed_ns, package.end_ns];
             if !turns.is_sorted() {
-                let cause = format!("has turns that are not in their order: {turns:?} ns");
+                let cause = format!("has times out of order: {turns:?} ns");
                 return wrong(format!("packages[{index}]"), cause);
             }
         }
@@ -188,11 +186,11 @@ impl Trace {
 }
 
 fn no_such(index: usize, list: &str, len: usize) -> String {
-    format!("names {list}[{index}], of {len}")
+    format!("refers to {list}[{index}], but {list} has {len} entries")
 }
 
 fn ends_early(begin: u64, end: u64) -> String {
-    format!("is {end}, before its beginning at {begin}")
+    format!("is {end}, before begin_ns at {begin}")
 }
 
 fn no_json(error: &serde_json::Error) -> TraceError {
@@ -203,7 +201,7 @@ fn no_json(error: &serde_json::Error) -> TraceError {
     }
 }
 
-/// What serde says, without the place, which is named apart.
+/// Returns serde's message without the place, which the errors hold in fields of their own.
 fn first_line(error: &impl Display) -> String {
     let text = error.to_string();
     text.split(" at line ").next().unwrap_or_default().to_owned()

@@ -1,17 +1,17 @@
-//! Bfs: how many steps each node of a graph is away from the first, by a breadth-first search, level by level.
+//! Bfs: the distance of each node of a graph from the first one, by a breadth-first search, level by level.
 //!
 //! ```text
 //!   level ──visit──▶ next, cost ──advance──▶ level, visited, found
 //!     ▲                                                       │ the host reads it
-//!     └──────────────────── once more ◀── set ────────────────┤
+//!     └─────────────────────── repeat ◀── set ────────────────┤
 //!                                        clear ──▶ cost ◀─────┘
 //! ```
-//! An item is a node. The search is iterative, and a level needs all of the one before, so it is not co-executed.
+//! An item is a node. A level depends on all of the level before it, so the search is not co-executed.
 //!
 //! # Source
-//! The search of the Rodinia benchmark suite, and its generator of graphs: every node draws two to four neighbours, and edges
-//! lead both ways. "Abstract Representation of Shared Data for Heterogeneous Computing", table 1: a million nodes, six
-//! million edges.
+//! The search of the Rodinia benchmark suite, and its generator of graphs: every node draws two to four
+//! neighbours, and each edge exists in both directions. "Abstract Representation of Shared Data for
+//! Heterogeneous Computing", table 1: a million nodes, six million edges.
 
 use crate::check::{Mismatch, Value};
 use crate::random;
@@ -26,45 +26,46 @@ pub const LOCAL_SIZE: u64 = 256;
 /// The OpenCL C 1.2 program.
 ///
 /// # Shape and units
-/// Arguments of [`OPENCL_VISIT`]: `global const uint2* nodes`, `global const uint* edges`, `global uchar* level`,
-/// `global uchar* next`, `global const uchar* visited`, `global int* cost`, `ulong end`. Arguments of [`OPENCL_ADVANCE`]:
-/// `global uchar* level`, `global uchar* next`, `global uchar* visited`, `global uint* found`, `ulong end`. Nodes from `end`
-/// on are left alone.
+/// Arguments of [`OPENCL_VISIT`]: `global const uint2* nodes`, `global const uint* edges`,
+/// `global uchar* level`, `global uchar* next`, `global const uchar* visited`, `global int* cost`,
+/// `ulong end`. Arguments of [`OPENCL_ADVANCE`]: `global uchar* level`, `global uchar* next`,
+/// `global uchar* visited`, `global uint* found`, `ulong end`. The kernels skip nodes from `end` on.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/bfs.cl");
 
-/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+/// The program in CUDA C. Its kernels take the arguments of the OpenCL program, then their items.
 pub const CUDA_SOURCE: &str = include_str!("kernels/bfs.cu");
 
-/// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`] that goes from the nodes of a level to their neighbours.
+/// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`] that visits the neighbours of a level.
 pub const OPENCL_VISIT: &str = "visit";
 
-/// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`] that makes the neighbours the next level.
+/// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`] that makes the neighbours the next
+/// level.
 pub const OPENCL_ADVANCE: &str = "advance";
 
-/// How large a problem is.
+/// The size of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Size {
-    /// Nodes of the graph; it has six times as many edges, each way counted.
+    /// Nodes of the graph. It has six times as many edges, with each direction counted.
     pub nodes: u64,
 }
 
-/// For tests: milliseconds, and no multiple of the local size.
+/// Size for tests: takes milliseconds, and is no multiple of the local size.
 pub const TINY: Size = Size { nodes: 2_003 };
 /// A tenth of the published size.
 pub const SMALL: Size = Size { nodes: 100_000 };
 /// The published size.
 pub const PAPER: Size = Size { nodes: 1_000_000 };
 
-/// The cost of a node that no path leads to.
+/// Cost of an unreachable node.
 pub const UNREACHED: i32 = -1;
 
-/// A node's part of the list of edges.
+/// A node's range in the list of edges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C, align(8))]
 pub struct Node {
-    /// Where it begins.
+    /// Index of its first edge.
     pub first: u32,
-    /// How many there are.
+    /// Number of its edges.
     pub count: u32,
 }
 
@@ -74,15 +75,15 @@ impl Node {
     }
 }
 
-/// The graph has more nodes than its edges can be numbered.
+/// The graph is so large that 32 bits cannot number its edges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a graph of {nodes} nodes is too large: at most {}", Problem::LARGEST_NODES)]
 pub struct TooLarge {
-    /// The number of nodes asked for.
+    /// The requested number of nodes.
     pub nodes: u64,
 }
 
-/// What the kernels change, one element per node.
+/// The state that the kernels change, one element per node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct State {
@@ -90,9 +91,9 @@ pub struct State {
     pub level: Vec<u8>,
     /// One for the nodes of the next level.
     pub next: Vec<u8>,
-    /// One for the nodes that were in a level.
+    /// One for the nodes of the current level and of those before.
     pub visited: Vec<u8>,
-    /// The steps from the first node, or [`UNREACHED`].
+    /// Distance from the first node in steps, or [`UNREACHED`].
     pub cost: Vec<i32>,
 }
 
@@ -104,10 +105,10 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// The most nodes: six times as many edges can be numbered with 32 bits.
+    /// Maximum number of nodes. 32 bits can number six times as many edges.
     pub const LARGEST_NODES: u64 = 1 << 29;
 
-    /// Draws a graph. Two consecutive nodes draw six neighbours together, each of them two to four.
+    /// Draws a graph. Two consecutive nodes draw six neighbours together, two to four each.
     ///
     /// ```
     /// use dml_workloads::bfs::{self, Problem};
@@ -137,7 +138,7 @@ impl Problem {
         Ok(Self::of_pairs(count, pairs))
     }
 
-    /// The graph of so many nodes, with an edge in both directions for each pair.
+    /// Makes a graph of `count` nodes, with an edge in both directions for each pair.
     fn of_pairs<I: Iterator<Item = (u64, u64)>>(count: u64, pairs: impl Fn() -> I) -> Self {
         let mut nodes = vec![Node::default(); count as usize];
         for (from, to) in pairs() {
@@ -161,25 +162,25 @@ impl Problem {
         Self { nodes, edges }
     }
 
-    /// The number of items: one per node.
+    /// Returns the number of items: one per node.
     #[must_use]
     pub fn items(&self) -> u64 {
         self.nodes.len() as u64
     }
 
-    /// The nodes.
+    /// Returns the nodes.
     #[must_use]
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// The node at the far end of every edge, sorted by the node at its near end.
+    /// Returns the target of every edge, sorted by the edge's source.
     #[must_use]
     pub fn edges(&self) -> &[u32] {
         &self.edges
     }
 
-    /// What the kernels begin with: the first node is the current level.
+    /// Returns the initial state: the first node is the current level.
     #[must_use]
     pub fn state(&self) -> State {
         let count = self.nodes.len();
@@ -195,16 +196,16 @@ impl Problem {
         state
     }
 
-    /// How many levels a search goes through: both kernels run once for each.
+    /// Returns the number of levels of a search. Both kernels run once per level.
     #[must_use]
     pub fn levels(&self) -> u64 {
         self.reference().into_iter().max().map_or(1, |cost| cost as u64 + 1)
     }
 
-    /// Compares the costs with those of a search with a queue, exactly.
+    /// Compares the costs exactly with those of a search with a queue.
     ///
     /// # Errors
-    /// A [`Mismatch`] with the first wrong node, or with the lengths where they differ.
+    /// A [`Mismatch`] with the first wrong node, or with the lengths if they differ.
     pub fn check(&self, cost: &[i32]) -> Result<(), Mismatch> {
         Mismatch::of_length("length of the bfs output", self.nodes.len(), cost.len(), 1)?;
         let expected = self.reference();
@@ -216,7 +217,7 @@ impl Problem {
         })
     }
 
-    /// The costs, node by node in the order of their distance.
+    /// Computes the costs with a queue, in the order of the nodes' distances.
     fn reference(&self) -> Vec<i32> {
         let mut cost = vec![UNREACHED; self.nodes.len()];
         let mut queue = VecDeque::new();
@@ -237,7 +238,7 @@ impl Problem {
     }
 }
 
-/// Searches on the host, on the calling thread, with the two kernels. Returns the costs.
+/// Searches on the host, on the calling thread, with both kernels. Returns the costs.
 #[must_use]
 pub fn host(problem: &Problem) -> Vec<i32> {
     let mut state = problem.state();
@@ -249,10 +250,10 @@ pub fn host(problem: &Problem) -> Vec<i32> {
     }
 }
 
-/// Goes from the nodes of a level to their neighbours.
+/// Gives the unvisited neighbours of the level a cost, and marks them for the next level.
 ///
 /// # Panics
-/// When the state is of another graph.
+/// When the state belongs to another graph.
 pub fn host_visit(problem: &Problem, state: &mut State) {
     for (node, desc) in problem.nodes.iter().enumerate() {
         if std::mem::take(&mut state.level[node]) == 0 {
@@ -268,7 +269,7 @@ pub fn host_visit(problem: &Problem, state: &mut State) {
     }
 }
 
-/// Makes the neighbours the next level. Returns whether there are any.
+/// Makes the marked nodes the current level. Returns whether there are any.
 pub fn host_advance(state: &mut State) -> bool {
     let mut found = false;
     for ((level, next), visited) in state.level.iter_mut().zip(&mut state.next).zip(&mut state.visited) {
@@ -301,7 +302,7 @@ mod tests {
 
     #[test]
     fn costs_are_the_known_ones() {
-        // A line, a circle with a chord, and two parts of which the search reaches one.
+        // A line, a circle with a chord, and a graph with an unreachable component.
         let line: Vec<_> = (1..50).map(|node| (node - 1, node)).collect();
         let line = of_pairs(50, &line);
         assert_eq!(host(&line), (0..50).collect::<Vec<_>>());

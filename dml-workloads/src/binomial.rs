@@ -1,33 +1,39 @@
-//! Binomial: options priced by a binomial tree of 254 steps, a regular workload with local memory and barriers.
+//! Binomial: options priced by a binomial tree of 254 steps, a regular workload with local memory and
+//! barriers.
 //!
 //! ```text
 //!   options[items] ──▶ 255 leaves ──▶ 254 levels, each node from two of the level after it ──▶ values[items]
 //! ```
 //!
-//! An item is four call options, which can be exercised at their end. A step changes the price by the factor `exp(s)` or `exp(-s)`. A node is worth
-//! `up` times the node after a rise and `down` times the one after a fall. On OpenCL a work-group of 255 work-items computes an item, each work-item a vector of four.
+//! An item is four European call options, which can be exercised only at expiry. A step changes the price by
+//! the factor `exp(s)` or `exp(-s)`. The value of a node is `up` times the value after a rise plus `down`
+//! times the value after a fall. On OpenCL a work-group of 255 work-items computes an item, and each
+//! work-item computes a vector of four options.
 //!
 //! Invariants:
 //!
-//! 1. **The weights are inputs**: `s`, `up` and `down` are drawn and rounded once. Otherwise their rounding, 254 times over, would
-//!    count for more than that of the tree.
-//! 2. **Nothing is negative**, so that no sum cancels.
+//! 1. **The weights are inputs**: `s`, `up` and `down` are rounded once, in the input. Otherwise their
+//!    rounding errors, compounded over 254 steps, would exceed those of the tree.
+//! 2. **No value is negative**, so no sum suffers from cancellation.
 //!
-//! # How far a result may be off
-//! With `u` half a unit in the last place:
+//! # Error bound
+//! With `u` the unit roundoff, half a unit in the last place:
 //!
-//! - A leaf is `max(price * exp(a) - strike, 0)` with `a` up to `254 s`. The argument is off by `u |a|`, `exp` by 3 units or `6u`
-//!   (OpenCL's limit), the product by `u`, the difference by `u` of itself. So a leaf is off by `u` times its price times
-//!   `|a| + 7`, and `u` times its worth.
-//! - A level rounds two products and a sum, so each path to a leaf gathers `2u` a level: `508u` of the value.
-//! - What is smaller than single precision's normal numbers may be lost, once in every level.
+//! - A leaf is `max(price * exp(a) - strike, 0)` with `a` up to `254 s`. The error of the argument is
+//!   `u |a|`, that of `exp` is 3 units or `6u` (OpenCL's limit), and that of the product is `u`. The
+//!   difference adds `u` of itself. So the error of a leaf is `u` times its price times `|a| + 7`, plus `u`
+//!   times its value.
+//! - A level rounds two products and a sum, so each path to a leaf accumulates `2u` per level: `508u` of the
+//!   value.
+//! - Values below the normal numbers of single precision may be lost, once per level.
 //!
-//! The reference adds the errors of the leaves up with the same weights as their worths. Contraction has one rounding less.
+//! The reference sums the errors of the leaves with the same weights as their values. A contracted operation
+//! has one rounding less.
 //!
 //! # Source
-//! Cox, Ross and Rubinstein, "Option pricing: a simplified approach", 1979. The regular benchmark of the co-execution papers: 254
-//! steps, groups of 255, one buffer read and one written; four options a group, as in the AMD APP SDK. How many options is not
-//! published.
+//! Cox, Ross and Rubinstein, "Option pricing: a simplified approach", 1979. The regular benchmark of the
+//! co-execution papers: 254 steps, groups of 255, one buffer read and one written; four options a group, as
+//! in the AMD APP SDK. The number of options is not published.
 
 use crate::check::{Mismatch, Value};
 use crate::prepare::{Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for};
@@ -42,11 +48,12 @@ pub const LOCAL_SIZE: [u64; 2] = [STEPS as u64 + 1, 1];
 /// The OpenCL C 1.2 program.
 ///
 /// # Shape and units
-/// Kernel arguments: `global const float4* options` ([`FIELDS`] an item), `global float4* values`, `ulong end` (items from `end` on
-/// are left alone). Work-items have two dimensions: leaves, and items from the first of the package on. The buffers are whole.
+/// Kernel arguments: `global const float4* options` ([`FIELDS`] per item), `global float4* values`,
+/// `ulong end` (the kernel skips items from `end` on). Work-items have two dimensions: leaves, and items from
+/// the first of the package on. The buffers are whole.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/binomial.cl");
 
-/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+/// The program in CUDA C. Its kernels take the arguments of the OpenCL program, then their items.
 pub const CUDA_SOURCE: &str = include_str!("kernels/binomial.cu");
 
 /// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
@@ -54,30 +61,30 @@ pub const OPENCL_KERNEL: &str = "binomial";
 
 /// The published number of steps.
 pub const STEPS: usize = 254;
-/// Numbers of an option: price today, strike, logarithm of a rise, weight of a rise, weight of a fall.
+/// Fields of an option: current price, strike, logarithm of a rise, weight of a rise, weight of a fall.
 pub const FIELDS: usize = 5;
 /// Options of an item.
 pub const LANES: usize = 4;
-/// The options of an item: each number of all four.
+/// The options of an item. Each field holds the values of all four options.
 pub type Options = [[f32; LANES]; FIELDS];
 
-/// How large a problem is.
+/// The size of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Size {
     /// Items of four options.
     pub items: u64,
 }
 
-/// For tests: milliseconds.
+/// Size for tests: takes milliseconds.
 pub const TINY: Size = Size { items: 103 };
-/// About a second alone on one core.
+/// Takes about a second on one core.
 pub const SMALL: Size = Size { items: 20_000 };
-/// Some seconds on all cores: the papers publish the steps alone.
+/// Takes some seconds on all cores. The papers publish only the number of steps.
 pub const PAPER: Size = Size { items: 1 << 18 };
 
-/// Yearly interest without risk.
+/// Risk-free interest rate per year.
 const INTEREST: f64 = 0.02;
-/// Half a unit in the last place, relative.
+/// Unit roundoff of single precision: half a unit in the last place, relative.
 const UNIT: f64 = f32::EPSILON as f64 / 2.0;
 
 /// The inputs of one run.
@@ -87,8 +94,8 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Draws options, in parallel: prices of 5 to 100, strikes from half to one and a half times that, a quarter of a year to ten
-    /// years, volatilities of 10% to 50% a year.
+    /// Draws options, in parallel: prices from 5 to 100, strikes from 0.5 to 1.5 times the price, times to
+    /// expiry from 0.25 to 10 years, and volatilities from 10% to 50% per year.
     ///
     /// ```
     /// use dml_arenas::launch::Team;
@@ -113,13 +120,13 @@ impl Problem {
         Self { options: (0..size.items).into_par_iter().map(item).collect() }
     }
 
-    /// The number of items, four options each.
+    /// Returns the number of items, four options each.
     #[must_use]
     pub fn items(&self) -> u64 {
         self.options.len() as u64
     }
 
-    /// The options, four by four.
+    /// Returns the options in groups of four.
     #[must_use]
     pub fn options(&self) -> &[Options] {
         &self.options
@@ -128,7 +135,7 @@ impl Problem {
     /// Compares a whole output with the binomial sum over the leaves, in double precision.
     ///
     /// # Errors
-    /// A [`Mismatch`] with the first wrong item, or with the lengths where they differ.
+    /// A [`Mismatch`] with the first wrong item, or with the lengths if they differ.
     pub fn check(&self, values: &[[f32; LANES]]) -> Result<(), Mismatch> {
         Mismatch::of_length("length of the binomial output", self.options.len(), values.len(), 1)?;
         let wrong = values.par_iter().with_min_len(4).enumerate().find_map_first(|(item, found)| {
@@ -147,23 +154,24 @@ impl Problem {
     }
 }
 
-/// Puts the numbers of four options together.
+/// Groups the fields of four options.
 fn together(options: [[f32; FIELDS]; LANES]) -> Options {
     std::array::from_fn(|field| options.map(|option| option[field]))
 }
 
-/// An option's numbers. `price` and `strike` in units of money, the rest by the year.
+/// Computes the fields of an option. `price` and `strike` are in units of money, `years` is the time to
+/// expiry, and `volatility` is per year.
 fn option(price: f64, strike: f64, years: f64, volatility: f64) -> [f32; FIELDS] {
     let step = years / STEPS as f64;
     let rise = volatility * step.sqrt();
     let discount = (-INTEREST * step).exp();
-    // The probability of a rise by which nobody gains without risk.
+    // The risk-neutral probability of a rise.
     let likely = ((INTEREST * step).exp() - (-rise).exp()) / (rise.exp() - (-rise).exp());
     [price, strike, rise, discount * likely, discount * (1.0 - likely)].map(|value| value as f32)
 }
 
-/// What an option is worth, and how far a result may be off: the sum of what its leaves are worth, each as often as paths lead
-/// there and as heavy as these are.
+/// Returns the value of an option and its error bound. Both are sums over the leaves, each weighted by the
+/// number and the weight of the paths to it.
 fn expected(option: &[f32; FIELDS]) -> (f64, f64) {
     let [price, strike, rise, up, down] = option.map(f64::from);
     let steps = STEPS as i32;
@@ -174,19 +182,19 @@ fn expected(option: &[f32; FIELDS]) -> (f64, f64) {
         let at_leaf = price * exponent.exp();
         let gain = (at_leaf - strike).max(0.0);
         worth += weight * gain;
-        // A leaf on the wrong side of its strike is off by no more than the price is.
+        // The error of a leaf on the wrong side of the strike is no larger than that of its price.
         off += weight * ((exponent.abs() + 7.0) * at_leaf + gain);
         weight *= f64::from(steps - rises) / f64::from(rises + 1) * up / down;
     }
     let levels = 2.0 * f64::from(steps) * worth;
-    // The factor covers roundings of higher order.
+    // The factor covers rounding errors of higher order.
     (worth, 1.01 * UNIT * (off + levels) + f64::from(f32::MIN_POSITIVE) * f64::from(2 * steps))
 }
 
-/// Computes one package on the host, by a team of threads.
+/// Computes one package on the host with a team of threads.
 ///
 /// # Shape and units
-/// `items` are global item numbers; `options` and `values` hold the elements of just these items.
+/// `items` are global item numbers; `options` and `values` hold exactly the elements of these items.
 ///
 /// # Panics
 /// When a slice does not have one element per item.
@@ -201,7 +209,7 @@ pub fn host(team: &Team, items: Range<u64>, options: &[Options], values: &mut [[
     team.for_each(options.iter().zip(values), |(option, value)| *value = values_of(option));
 }
 
-/// What the options of an item are worth today.
+/// Returns the present values of the options of an item.
 fn values_of(&[price, strike, rise, up, down]: &Options) -> [f32; LANES] {
     let mut level = [[0.0_f32; LANES]; STEPS + 1];
     for (rises, leaf) in level.iter_mut().enumerate() {
@@ -220,9 +228,9 @@ fn values_of(&[price, strike, rise, up, down]: &Options) -> [f32; LANES] {
     level[0]
 }
 
-/// The seed of the inputs that are co-executed; any other would do.
+/// Seed of the co-executed inputs. Its value is arbitrary.
 const SEED: u64 = 0xB1_40;
-/// The most items: their buffers still fit an address.
+/// Maximum number of items. Their buffers still fit in a 64-bit address space.
 const LARGEST_ITEMS: u64 = 1 << 40;
 
 impl Recipe for Problem {
@@ -286,7 +294,8 @@ mod tests {
         }
     }
 
-    /// The formula of Black and Scholes for many steps: 100 money today, the same strike, a year, 20% a year.
+    /// The Black-Scholes formula, the limit for many steps: price and strike 100, one year, volatility 20%
+    /// per year.
     #[test]
     fn value_is_near_the_one_of_endlessly_many_steps() {
         let option = option(100.0, 100.0, 1.0, 0.2);
@@ -294,10 +303,10 @@ mod tests {
         assert!((expected - 8.916).abs() < 0.02, "{expected}");
         let [value, ..] = values_of(&together([option; LANES]));
         assert!((f64::from(value) - expected).abs() <= most);
-        assert!(most < 1e-3, "{most} says little");
+        assert!(most < 1e-3, "{most} is too loose");
     }
 
-    /// By the same formula in another program.
+    /// The expected values and bounds were computed with the same formula in another program.
     #[test]
     fn how_far_a_value_may_be_off_is_known_to_the_last_term() {
         let near = |found: f64, computed: f64| {
@@ -313,18 +322,18 @@ mod tests {
         }
     }
 
-    /// An option with a strike of nothing is worth what is bought.
+    /// The value of an option with strike zero is the price.
     #[test]
     fn weights_keep_the_price() {
         for (price, years, volatility) in [(5.0, 0.25, 0.5), (100.0, 10.0, 0.1), (42.0, 3.0, 0.3)] {
             let option = option(price, 0.0, years, volatility);
             let ((expected, most), of_rounded_weights) = (expected(&option), 255.0 * 2.0 * UNIT * price);
             assert!((expected - price).abs() < of_rounded_weights, "{expected}, not {price}");
-            assert!(most < 1e-4 * price, "{most} says little");
+            assert!(most < 1e-4 * price, "{most} is too loose");
         }
     }
 
-    /// The options of a problem one by one.
+    /// Returns the options of a problem one by one.
     fn one_by_one(problem: &Problem) -> impl Iterator<Item = [f32; FIELDS]> {
         problem.options.iter().flat_map(|four| (0..LANES).map(|lane| four.map(|numbers| numbers[lane])))
     }
@@ -368,8 +377,8 @@ mod tests {
         assert_eq!(problem.check(bytemuck::cast_slice(&right[LANES..])).unwrap_err().item, TINY.items - 1);
     }
 
-    /// The smallest errors of a tree: a level too few or too many, the two weights exchanged, leaves one place aside. Whatever
-    /// the option, each is noticed.
+    /// The smallest errors of a tree: a level too few or too many, the two weights swapped, the leaves
+    /// shifted by one. The check rejects each of them for every option.
     #[test]
     fn check_rejects_one_level_too_few_or_too_many() {
         let problem = Problem::generate(TINY, 8);

@@ -1,4 +1,4 @@
-//! What a check says when an output is wrong.
+//! The finding of a check: the first wrong item of an output.
 
 use std::fmt;
 use thiserror::Error;
@@ -7,7 +7,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Value {
-    /// A real number, in the precision of the check.
+    /// A real number in double precision.
     Real(f64),
     /// A pixel: red, green, blue, alpha.
     Pixel([u8; 4]),
@@ -27,25 +27,26 @@ impl fmt::Display for Value {
     }
 }
 
-/// The first item of an output that is not what the check expects.
+/// The first item of an output that differs from the expected one.
 ///
-/// Naming the first one, whatever the order in which a parallel check looks, makes two runs comparable and points at
-/// the package that went wrong.
+/// It is the first one even if a parallel check visits items in another order. So two runs are comparable,
+/// and the item identifies the package that went wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[error("{what}: item {item} is {found}, expected {expected}")]
 pub struct Mismatch {
-    /// The global number of the item; for an output of the wrong length, the first item that is missing or too many.
+    /// Global number of the item. In an output of the wrong length, the first missing or surplus item.
     pub item: u64,
-    /// What the check computed.
+    /// Value that the check computed.
     pub expected: Value,
-    /// What the output holds.
+    /// Value in the output.
     pub found: Value,
-    /// What was compared.
+    /// Name of the compared value.
     pub what: &'static str,
 }
 
 impl Mismatch {
-    /// Compares the length of an output, in elements of which every item has `per_item`.
+    /// Compares the length of an output with the expected one. Lengths are in elements; an item has
+    /// `per_item` elements.
     ///
     /// # Errors
     /// A [`Mismatch`] of [`Value::Count`]s when the lengths differ.

@@ -1,4 +1,4 @@
-//! Gaussian: a picture blurred with a large square filter, the regular workload that is bound by arithmetic.
+//! Gaussian: a picture blurred with a large square filter, a regular, compute-bound workload.
 //!
 //! ```text
 //!   package of items (= pixels of out, row-major)
@@ -10,13 +10,14 @@
 //!
 //! Invariants:
 //!
-//! 1. **The filter has an odd edge**, `2 * radius + 1`, so that it has a middle.
-//! 2. **A pixel's sum has one order**, row by row and left to right, whatever package it is in.
-//! 3. **The convolution is not separated** into a horizontal and a vertical one: the workload is meant to be heavy.
-//!    Only the check separates it.
+//! 1. **The filter has an odd edge**, `2 * radius + 1`, so that it has a centre.
+//! 2. **The order of a pixel's sum does not depend on its package.** The host sums row by row, left to right.
+//! 3. **The convolution is not separated** into a horizontal and a vertical one, because the workload is
+//!    meant to be compute-bound. Only the check separates it.
 //!
 //! # Source
-//! The benchmark of the co-execution papers (RGBA picture 5120 x 5120, filter 61); sigma is a sixth of the filter.
+//! The benchmark of the co-execution papers (RGBA picture 5120 x 5120, filter 61); sigma is a sixth of the
+//! filter.
 
 use crate::check::{Mismatch, Value};
 use crate::jobs;
@@ -36,18 +37,18 @@ pub const LOCAL_SIZE: u64 = 128;
 /// The OpenCL C 1.2 program.
 ///
 /// # Shape and units
-/// Kernel arguments: `global const uchar4* image`, `global const float* weights`, `global uchar4* out`, `uint width`,
-/// `uint height`, `uint radius`, `ulong end` (items from `end` on are left alone). The buffers are whole, the global
-/// offset is the first item of the package.
+/// Kernel arguments: `global const uchar4* image`, `global const float* weights`, `global uchar4* out`,
+/// `uint width`, `uint height`, `uint radius`, `ulong end` (the kernel skips items from `end` on). The
+/// buffers are whole. The global offset is the first item of the package.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/gaussian.cl");
 
-/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+/// The program in CUDA C. Its kernels take the arguments of the OpenCL program, then their items.
 pub const CUDA_SOURCE: &str = include_str!("kernels/gaussian.cu");
 
 /// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
 pub const OPENCL_KERNEL: &str = "gaussian";
 
-/// How large a problem is.
+/// The size of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Size {
     /// The picture's width in pixels.
@@ -58,30 +59,31 @@ pub struct Size {
     pub filter: u32,
 }
 
-/// For tests: milliseconds, and no multiple of the local size.
+/// Size for tests: takes milliseconds, and is no multiple of the local size.
 pub const TINY: Size = Size { width: 67, height: 45, filter: 9 };
-/// About a second alone on one core.
+/// Takes about a second on one core.
 pub const SMALL: Size = Size { width: 1200, height: 900, filter: 61 };
 /// The published size.
 pub const PAPER: Size = Size { width: 5120, height: 5120, filter: 61 };
 
-/// Pixels that the host kernel sums side by side: eight vector registers of sums, whether four or eight wide.
+/// Pixels that the host kernel sums in parallel: eight vector registers of sums, of four or eight lanes each.
 const TILE: usize = if cfg!(target_feature = "avx") { 16 } else { 8 };
 
-/// Pixels of one job of the host kernel, at most: a row of them in single precision, with its halo, stays in the first cache.
+/// Maximum number of pixels per job of the host kernel. A row of them in single precision, with its halo,
+/// stays in the L1 cache.
 const PIXELS_PER_JOB: usize = 256;
 
 /// Why a problem cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum GaussianError {
-    /// A filter with an even edge has no middle.
-    #[error("a gaussian filter of edge {filter} has no middle: the edge must be odd")]
+    /// A filter with an even edge has no centre.
+    #[error("a gaussian filter of edge {filter} has no centre: the edge must be odd")]
     EvenFilter {
         /// The edge in pixels.
         filter: u32,
     },
-    /// The filter is so large that sums in single precision lose what the check looks for.
+    /// The filter is so large that sums in single precision lose the precision that the check needs.
     #[error("a gaussian filter of edge {filter} is too large: at most {largest_filter}")]
     FilterTooLarge {
         /// The edge in pixels.
@@ -89,7 +91,7 @@ pub enum GaussianError {
         /// The limit, [`Problem::LARGEST_FILTER`].
         largest_filter: u32,
     },
-    /// The picture is larger than one that can be read or drawn.
+    /// The picture has more pixels than can be read or drawn.
     #[error("a gaussian picture of {width} x {height} pixels is too large: at most {largest_pixels} pixels")]
     PictureTooLarge {
         /// The width in pixels.
@@ -110,19 +112,20 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// The largest edge of a filter, in pixels.
+    /// Maximum edge of a filter, in pixels.
     pub const LARGEST_FILTER: u32 = 255;
 
-    /// Blurs a given picture.
+    /// Makes a problem that blurs a given picture.
     ///
     /// # Errors
-    /// [`GaussianError::EvenFilter`], [`GaussianError::FilterTooLarge`] and [`GaussianError::PictureTooLarge`].
+    /// [`GaussianError::EvenFilter`], [`GaussianError::FilterTooLarge`] and
+    /// [`GaussianError::PictureTooLarge`].
     pub fn from_picture(picture: Picture, filter: u32) -> Result<Self, GaussianError> {
         expect_pixels(picture.width(), picture.height())?;
         Ok(Self { weights: weights(filter)?, radius: filter / 2, picture })
     }
 
-    /// Blurs a picture that is drawn from a seed.
+    /// Makes a problem that blurs a picture drawn from a seed.
     ///
     /// ```
     /// use dml_arenas::launch::Team;
@@ -147,60 +150,61 @@ impl Problem {
     /// ```
     ///
     /// # Errors
-    /// [`GaussianError::EvenFilter`], [`GaussianError::FilterTooLarge`] and [`GaussianError::PictureTooLarge`].
+    /// [`GaussianError::EvenFilter`], [`GaussianError::FilterTooLarge`] and
+    /// [`GaussianError::PictureTooLarge`].
     pub fn generate(width: u32, height: u32, filter: u32, seed: u64) -> Result<Self, GaussianError> {
         expect_pixels(width, height)?;
         let weights = weights(filter)?;
         let picture = Picture::new(width, height, scene::draw(width, height, seed))
-            .expect("a scene has as many pixels as it was asked for");
+            .expect("a scene has `width * height` pixels");
         Ok(Self { picture, radius: filter / 2, weights })
     }
 
-    /// Blurs a picture that is drawn from a seed, in a given size.
+    /// Makes a problem of a given size that blurs a picture drawn from a seed.
     ///
     /// # Errors
-    /// Those of [`Problem::generate`].
+    /// The errors of [`Problem::generate`].
     pub fn of_size(size: Size, seed: u64) -> Result<Self, GaussianError> {
         Self::generate(size.width, size.height, size.filter, seed)
     }
 
-    /// The number of items: one per pixel.
+    /// Returns the number of items: one per pixel.
     #[must_use]
     pub fn items(&self) -> u64 {
         self.picture.pixels().len() as u64
     }
 
-    /// The picture that is blurred.
+    /// Returns the picture that is blurred.
     #[must_use]
     pub fn picture(&self) -> &Picture {
         &self.picture
     }
 
-    /// The pixels that are blurred, row-major.
+    /// Returns the pixels that are blurred, row-major.
     #[must_use]
     pub fn image(&self) -> &[[u8; 4]] {
         self.picture.pixels()
     }
 
-    /// The picture's width in pixels.
+    /// Returns the picture's width in pixels.
     #[must_use]
     pub fn width(&self) -> u32 {
         self.picture.width()
     }
 
-    /// The picture's height in pixels.
+    /// Returns the picture's height in pixels.
     #[must_use]
     pub fn height(&self) -> u32 {
         self.picture.height()
     }
 
-    /// The pixels of the filter on each side of its middle.
+    /// Returns the number of the filter's pixels on each side of its centre.
     #[must_use]
     pub fn radius(&self) -> u32 {
         self.radius
     }
 
-    /// The weights of the filter, row-major, `(2 * radius + 1)^2` of them; they sum up to one.
+    /// Returns the weights of the filter, row-major: `(2 * radius + 1)^2` of them, whose sum is one.
     #[must_use]
     pub fn weights(&self) -> &[f32] {
         &self.weights
@@ -208,10 +212,10 @@ impl Problem {
 
     /// Compares a whole output with a separated blur in double precision, in the current rayon pool.
     ///
-    /// A channel may be off by one: sums in single precision are rounded in another order everywhere.
+    /// A channel may be off by one, because each kernel rounds single-precision sums in its own order.
     ///
     /// # Errors
-    /// A [`Mismatch`] with the first wrong pixel, or with the lengths where they differ.
+    /// A [`Mismatch`] with the first wrong pixel, or with the lengths if they differ.
     pub fn check(&self, out: &[[u8; 4]]) -> Result<(), Mismatch> {
         Mismatch::of_length("length of the gaussian output", self.image().len(), out.len(), 1)?;
         reference::first_difference(self, out).map_or(Ok(()), |difference| {
@@ -219,7 +223,7 @@ impl Problem {
                 item: difference.pixel as u64,
                 expected: Value::Pixel(difference.expected),
                 found: Value::Pixel(out[difference.pixel]),
-                what: "blurred pixel (1 more or less is right)",
+                what: "blurred pixel (tolerance 1)",
             })
         })
     }
@@ -233,7 +237,7 @@ fn expect_pixels(width: u32, height: u32) -> Result<(), GaussianError> {
     Ok(())
 }
 
-/// The weights of a square filter, row-major, normalised in double precision.
+/// Returns the weights of a square filter, row-major, normalised in double precision.
 ///
 /// # Errors
 /// [`GaussianError::EvenFilter`] and [`GaussianError::FilterTooLarge`].
@@ -255,8 +259,8 @@ pub fn weights(filter: u32) -> Result<Vec<f32>, GaussianError> {
     Ok(densities.iter().map(|density| (density / sum) as f32).collect())
 }
 
-/// The pixels of the picture that a package reads: the rows of its items and `radius` rows above and below, as far as
-/// there are any.
+/// Returns the pixels of the picture that a package reads: the rows of its items, and up to `radius` rows
+/// above and below.
 ///
 /// # Shape and units
 /// Global pixel numbers, whole rows; empty for a package without items.
@@ -271,14 +275,15 @@ pub fn input_pixels(items: Range<u64>, width: u32, height: u32, radius: u32) -> 
     first_row * width..(last_row + 1) * width
 }
 
-/// Computes one package on the host, by a team of threads.
+/// Computes one package on the host with a team of threads.
 ///
 /// # Shape and units
-/// `items` are global item numbers, and `out` holds the pixels of just these. `image` is a part of the picture in whole
-/// rows, which begins at pixel `image_first_pixel` and holds at least [`input_pixels`].
+/// `items` are global item numbers, and `out` holds exactly their pixels. `image` is a part of the picture in
+/// whole rows. It begins at pixel `image_first_pixel` and holds at least [`input_pixels`].
 ///
 /// # Panics
-/// When a slice is not as long as said above, `items` ends beyond the picture, or `image` begins inside a row.
+/// When the length of a slice differs from the one above, `items` ends beyond the picture, or `image` begins
+/// inside a row.
 #[allow(
     clippy::too_many_arguments,
     reason = "the argument list of the OpenCL kernel, and where the parts begin"
@@ -341,7 +346,7 @@ pub fn host(
     );
 }
 
-/// What a job keeps between segments, to allocate once.
+/// Scratch buffers of a thread, allocated once for all its segments.
 #[derive(Default)]
 struct Scratch {
     /// The pixels of one row that a segment reads, clamped at the edges.
@@ -350,14 +355,14 @@ struct Scratch {
     sums: Vec<[[f32; 4]; TILE]>,
 }
 
-/// The part of the picture that a package has.
+/// The part of the picture that a package reads.
 struct View<'a> {
     width: usize,
     last_row: usize,
     radius: usize,
     weights: &'a [f32],
     image: &'a [[u8; 4]],
-    /// The row of the picture that `image` begins with.
+    /// Row of the picture at which `image` begins.
     first_row: usize,
 }
 
@@ -391,7 +396,7 @@ impl View<'_> {
         }
     }
 
-    /// Converts `count` pixels of a row, from `radius` left of `column` on, clamped at the edges.
+    /// Converts `count` pixels of a row, from `radius` pixels left of `column` on, clamped at the edges.
     fn load(&self, row: usize, column: usize, count: usize, pixels: &mut Vec<[f32; 4]>) {
         let row = &self.image[(row - self.first_row) * self.width..][..self.width];
         let before = self.radius.saturating_sub(column).min(count);
@@ -405,9 +410,9 @@ impl View<'_> {
     }
 }
 
-/// The seed of the drawn picture; any other would do.
+/// Seed of the drawn picture. Its value is arbitrary.
 const SEED: u64 = 0x6A_55;
-/// The published filter's edge.
+/// Edge of the published filter, in pixels.
 const FILTER: u32 = 61;
 const PIXEL_BYTES: u64 = 4;
 
@@ -450,7 +455,7 @@ impl Recipe for Problem {
 
     fn arguments(&self) -> Arguments<'_> {
         let (width, height, radius) = (self.width(), self.height(), self.radius());
-        // A package reads its own rows and those the filter reaches above and below.
+        // A package reads its own rows, and `radius` rows above and below.
         let rows = Footprint::rows(width.into(), u64::from(width) * PIXEL_BYTES, radius.into());
         Arguments::default()
             .read_part(self.image(), rows)

@@ -1,14 +1,16 @@
-//! How the host kernels divide a package among the threads of a team.
+//! Division of a package into jobs for the threads of a team.
 
 use dml_arenas::launch::Team;
 
-/// How many jobs each thread has at the least, where a package has elements enough.
+/// Approximate number of jobs per thread of a small package. Large packages have more.
 const EACH: usize = 16;
 
-/// Returns the elements of a job: at most `most`, and fewer where a package has too few for all threads to have some.
+/// Returns the number of elements of a job: at most `most`, and fewer in packages too small for several jobs
+/// per thread.
 ///
-/// A multiple of `lanes`, which `most` is too. Packages are small while nobody knows what a kernel takes; computed by one thread,
-/// they would make the host look slower than it is. Of several jobs, those who wake first take more.
+/// The result is a multiple of `lanes`; so is `most`. Packages are small while the speed of a kernel is
+/// unknown. On a single thread they would make the host look slower than it is. There are several jobs per
+/// thread, so that threads that wake early take more of them.
 pub(crate) fn length(team: &Team, elements: usize, most: usize, lanes: usize) -> usize {
     elements.div_ceil(team.threads() * EACH).clamp(1, most).next_multiple_of(lanes)
 }

@@ -1,5 +1,5 @@
 #![deny(unsafe_code)]
-//! Benchmark workloads: seeded inputs, host kernels, OpenCL C kernels and independent checks.
+//! Benchmark workloads: seeded inputs, kernels (host, OpenCL C, CUDA C) and independent checks.
 //!
 //! ```text
 //!   generate(seed) ──▶ Problem ──inputs──▶ host kernel (team)  ─┐
@@ -7,16 +7,16 @@
 //!                         └──────────── check(output) ◀─────────────┘
 //! ```
 //!
-//! Nothing here knows about devices or buffers: a kernel takes the range of global items that one package covers, and
-//! slices that hold what this package needs. What every workload keeps to:
+//! A host kernel knows neither devices nor buffers. It takes the global items of one package, and slices that
+//! hold the data of the package. Every workload keeps these invariants:
 //!
-//! 1. **An item is computed from its global number alone.** Any split of a problem into packages gives the same
-//!    bytes as the problem in one piece.
-//! 2. **Any item count is legal.** Zero, one and numbers that are no multiple of the local size work; OpenCL kernels
-//!    take the end of the package as their last argument and leave the padding of a launch alone.
-//! 3. **Inputs are position-dependent.** They come from a seed and the position, so that a shifted, stale or missing
-//!    byte shows in the output.
-//! 4. **A check is written differently from the kernels that it judges**, and names the first item that is wrong.
+//! 1. **An item depends on its global number and the inputs alone.** Any split of a problem into packages
+//!    gives the same bytes as a single package.
+//! 2. **Any item count is legal**: zero, one, and counts that are no multiple of the local size. Kernels for
+//!    devices take the end of the package as an argument, and skip the padding of a launch.
+//! 3. **Inputs are position-dependent.** They come from a seed and the position, so a shifted, stale or
+//!    missing byte changes the output.
+//! 4. **A check is implemented independently of the kernels that it judges**, and names the first wrong item.
 
 pub mod bfs;
 pub mod binomial;

@@ -1,4 +1,4 @@
-//! Mandelbrot: an escape-time picture, the irregular workload that reads nothing.
+//! Mandelbrot: an escape-time picture, an irregular workload without input buffers.
 //!
 //! ```text
 //!   item i ──▶ pixels 4i .. 4i+4 of the row ──▶ iterations each (f32) ──▶ palette ──▶ out[4i .. 4i+4]
@@ -6,13 +6,14 @@
 //!
 //! Invariants:
 //!
-//! 1. **Counts are bit-identical everywhere.** Host and device do the same single-precision operations in the same
-//!    order, and never contract two of them into one.
-//! 2. **Colours come from counts by integer arithmetic alone**, so whole pictures are compared byte by byte.
+//! 1. **Counts are bit-identical everywhere.** Host and devices execute the same single-precision operations
+//!    in the same order, without contraction.
+//! 2. **Kernels compute colours from counts by integer arithmetic alone**, so the check compares whole
+//!    pictures byte by byte.
 //! 3. **The width is a multiple of four**, so the pixels of an item lie in one row.
 //!
 //! # Source
-//! The irregular benchmark of the co-execution papers, there ported from the AMD APP SDK.
+//! The irregular benchmark of the co-execution papers, which ported it from the AMD APP SDK.
 
 use crate::check::{Mismatch, Value};
 use crate::jobs;
@@ -36,20 +37,20 @@ pub const PIXELS_PER_ITEM: u64 = 4;
 ///
 /// # Shape and units
 /// Kernel arguments: `global uchar4* out`, `uint width`, `uint height`, `uint max_iterations`, `float left`,
-/// `float top`, `float step`, `ulong end` (items from `end` on are left alone). The buffer is whole, the global offset
-/// is the first item of the package.
+/// `float top`, `float step`, `ulong end` (the kernel skips items from `end` on). The buffer is whole. The
+/// global offset is the first item of the package.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/mandelbrot.cl");
 
-/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+/// The program in CUDA C. Its kernels take the arguments of the OpenCL program, then their items.
 pub const CUDA_SOURCE: &str = include_str!("kernels/mandelbrot.cu");
 
 /// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
 pub const OPENCL_KERNEL: &str = "mandelbrot";
 
-/// The iterations of [`Problem::of_items`]; the papers do not say theirs.
+/// Maximum number of iterations of [`Problem::of_items`]. The papers do not publish theirs.
 pub const MAX_ITERATIONS: u32 = 1024;
 
-/// How large a problem is.
+/// The size of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Size {
     /// Work-items of four pixels each.
@@ -58,23 +59,23 @@ pub struct Size {
     pub max_iterations: u32,
 }
 
-/// For tests: milliseconds, and no multiple of the local size.
+/// Size for tests: takes milliseconds, and is no multiple of the local size.
 pub const TINY: Size = Size { items: 1_201, max_iterations: 100 };
-/// About a second alone on one core.
+/// Takes about a second on one core.
 pub const SMALL: Size = Size { items: 2_430_000, max_iterations: MAX_ITERATIONS };
 /// The published 70.3 million items: 19360 x 14525 pixels.
 pub const PAPER: Size = Size { items: 70_301_000, max_iterations: MAX_ITERATIONS };
 
-/// Pixels that the host kernel iterates side by side.
+/// Pixels that the host kernel iterates in parallel lanes.
 ///
-/// Two vectors of four without AVX, where sixteen registers are all there are; sixteen lanes hide the latency of one
-/// chain of operations where vectors are wider.
+/// Without AVX these are two vectors of four, because there are only sixteen registers. With wider vectors,
+/// sixteen lanes hide the latency of one chain of operations.
 const LANES: usize = if cfg!(target_feature = "avx") { 16 } else { 8 };
 
-/// Iterations between two looks at whether any lane is still going.
+/// Iterations between two checks for an active lane.
 const BURST: u32 = 8;
 
-/// Pixels of one job of the host kernel, at most: small enough that the slowest job does not keep the others waiting.
+/// Maximum number of pixels per job of the host kernel: so few that no straggler delays the package.
 const PIXELS_PER_JOB: usize = 512;
 
 /// The colours that counts cycle through, sixteen steps between two of them.
@@ -97,7 +98,7 @@ const PALETTE: [[u8; 3]; 16] = [
     [106, 52, 3],
 ];
 
-/// A point inside, and a pixel that no item covers.
+/// Colour of points inside, and of pixels that no item covers.
 const BLACK: [u8; 4] = [0, 0, 0, 255];
 
 /// Why a problem cannot be made.
@@ -110,7 +111,7 @@ pub enum MandelbrotError {
         /// The width in pixels.
         width: u32,
     },
-    /// An edge is longer than single precision can number.
+    /// An edge has more pixels than single precision can number exactly.
     #[error(
         "a mandelbrot picture of {width} x {height} pixels is too large: at most {largest_edge} each way"
     )]
@@ -122,17 +123,17 @@ pub enum MandelbrotError {
         /// The limit, [`Problem::LARGEST_EDGE`].
         largest_edge: u32,
     },
-    /// There are more items than a picture is made for.
-    #[error("{items} mandelbrot items are too many: at most {largest_items} make a picture")]
+    /// There are more items than a picture may have.
+    #[error("{items} mandelbrot items are too many: at most {largest_items}")]
     TooManyItems {
-        /// The items asked for.
+        /// The requested number of items.
         items: u64,
         /// The limit, [`Problem::LARGEST_ITEMS`].
         largest_items: u64,
     },
 }
 
-/// The view that one run computes: there is no other input.
+/// The view that a run computes, its only input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Problem {
     items: u64,
@@ -145,12 +146,12 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// The longest edge in pixels: coordinates stay exact in single precision.
+    /// Maximum edge in pixels. Numbers of pixels are then exact in single precision.
     pub const LARGEST_EDGE: u32 = 1 << 24;
-    /// The most items of [`Problem::of_items`]: 64 GiB of pixels.
+    /// Maximum number of items of [`Problem::of_items`]: 64 GiB of pixels.
     pub const LARGEST_ITEMS: u64 = 1 << 32;
 
-    /// The classic view, the whole set, on a full picture.
+    /// Makes the classic view of the whole set, on a full picture.
     ///
     /// # Errors
     /// [`MandelbrotError::WidthNotMultipleOfFour`] and [`MandelbrotError::PictureTooLarge`].
@@ -162,7 +163,7 @@ impl Problem {
             let largest_edge = Self::LARGEST_EDGE;
             return Err(MandelbrotError::PictureTooLarge { width, height, largest_edge });
         }
-        // 3.2 x 2.4 around -0.7, or more of one where the picture is not 4:3.
+        // 3.2 x 2.4 around -0.7. One of them is larger if the picture is not 4:3.
         let step = (3.2 / f64::from(width.max(1))).max(2.4 / f64::from(height.max(1)));
         let half = |pixels: u32| (f64::from(pixels) - 1.0) / 2.0 * step;
         Ok(Self {
@@ -176,10 +177,10 @@ impl Problem {
         })
     }
 
-    /// The classic view in exactly `items` items and [`MAX_ITERATIONS`], near 4:3.
+    /// Makes the classic view with exactly `items` items and [`MAX_ITERATIONS`], near 4:3.
     ///
-    /// Where `items` can be cut into full rows not too far from 4:3 the picture is full; otherwise its last row is
-    /// only computed in part.
+    /// If `items` divides into full rows of a picture near 4:3, the picture is full. Otherwise its last row
+    /// is covered in part.
     ///
     /// ```
     /// use dml_workloads::mandelbrot::Problem;
@@ -194,7 +195,7 @@ impl Problem {
     /// [`MandelbrotError::TooManyItems`].
     ///
     /// # Complexity
-    /// O(sqrt(items)): it looks for a divisor.
+    /// O(sqrt(items)), to search for a divisor.
     pub fn of_items(items: u64) -> Result<Self, MandelbrotError> {
         let largest_items = Self::LARGEST_ITEMS;
         if items > largest_items {
@@ -206,19 +207,20 @@ impl Problem {
         Ok(Self { items, ..Self::new(width, height, MAX_ITERATIONS)? })
     }
 
-    /// The classic view in a given size.
+    /// Makes the classic view in a given size.
     ///
     /// # Errors
-    /// Those of [`Problem::of_items`].
+    /// The errors of [`Problem::of_items`].
     pub fn of_size(size: Size) -> Result<Self, MandelbrotError> {
         Ok(Self { max_iterations: size.max_iterations, ..Self::of_items(size.items)? })
     }
 
-    /// A view by its numbers, as a kernel is given them: width and height in pixels, the iterations after which a point
-    /// counts as inside, real part of the leftmost and imaginary part of the topmost points, the distance between two.
+    /// Makes a view from the arguments of a kernel: width and height in pixels, the iterations after which a
+    /// point counts as inside, the real part of the leftmost and the imaginary part of the topmost points,
+    /// and the distance between adjacent points.
     ///
     /// # Errors
-    /// Those of [`Problem::new`].
+    /// The errors of [`Problem::new`].
     pub fn of_view(
         (width, height): (u32, u32),
         max_iterations: u32,
@@ -228,49 +230,49 @@ impl Problem {
         Ok(Self { left, top, step, ..Self::new(width, height, max_iterations)? })
     }
 
-    /// The number of items, four pixels each.
+    /// Returns the number of items, four pixels each.
     #[must_use]
     pub fn items(&self) -> u64 {
         self.items
     }
 
-    /// The number of pixels that items cover, and of the elements of an output.
+    /// Returns the number of pixels that items cover. An output has as many elements.
     #[must_use]
     pub fn pixels(&self) -> u64 {
         self.items * PIXELS_PER_ITEM
     }
 
-    /// The width of the picture in pixels, a multiple of four.
+    /// Returns the width of the picture in pixels, a multiple of four.
     #[must_use]
     pub fn width(&self) -> u32 {
         self.width
     }
 
-    /// The height of the picture in pixels; its last row may be covered in part.
+    /// Returns the height of the picture in pixels. Its last row may be covered in part.
     #[must_use]
     pub fn height(&self) -> u32 {
         self.height
     }
 
-    /// The iterations after which a point counts as inside.
+    /// Returns the iterations after which a point counts as inside.
     #[must_use]
     pub fn max_iterations(&self) -> u32 {
         self.max_iterations
     }
 
-    /// The real part of the leftmost points.
+    /// Returns the real part of the leftmost points.
     #[must_use]
     pub fn left(&self) -> f32 {
         self.left
     }
 
-    /// The imaginary part of the topmost points.
+    /// Returns the imaginary part of the topmost points.
     #[must_use]
     pub fn top(&self) -> f32 {
         self.top
     }
 
-    /// The distance between adjacent points.
+    /// Returns the distance between adjacent points.
     #[must_use]
     pub fn step(&self) -> f32 {
         self.step
@@ -278,11 +280,11 @@ impl Problem {
 
     /// Compares a whole output byte by byte with a reference, in the current rayon pool.
     ///
-    /// The reference goes point by point and finds out early that an orbit repeats itself, which is much faster than
-    /// the kernels and just as exact.
+    /// The reference computes one point at a time and detects early that an orbit repeats. So it is much
+    /// faster than the kernels, and equally exact.
     ///
     /// # Errors
-    /// A [`Mismatch`] with the first wrong item, or with the lengths where they differ.
+    /// A [`Mismatch`] with the first wrong item, or with the lengths if they differ.
     pub fn check(&self, out: &[[u8; 4]]) -> Result<(), Mismatch> {
         Mismatch::of_length(
             "length of the mandelbrot output",
@@ -310,7 +312,7 @@ impl Problem {
         })
     }
 
-    /// The picture that a whole output makes; pixels that no item covers are black.
+    /// Returns the picture of a whole output. Pixels that no item covers are black.
     ///
     /// # Panics
     /// When `out` does not have four pixels per item.
@@ -330,9 +332,10 @@ impl Problem {
     }
 }
 
-/// The row length in items that makes `items` a picture near 4:3, full if a quarter more or less allows it.
+/// Returns the row length, in items, of a picture near 4:3. The picture is full if a length within a quarter
+/// of the ideal one allows it.
 fn items_per_row(items: u64) -> u64 {
-    // width = sqrt(pixels * 4/3) = sqrt(items * 16/3), a quarter of it in items.
+    // width = sqrt(pixels * 4/3) = sqrt(items * 16/3) in pixels, and a quarter of that in items.
     let ideal = (items as f64 / 3.0).sqrt().round() as u64;
     (0..=ideal / 4)
         .flat_map(|offset| [ideal - offset, ideal + offset])
@@ -341,10 +344,10 @@ fn items_per_row(items: u64) -> u64 {
         .max(u64::from(items > 0))
 }
 
-/// Computes one package on the host, by a team of threads.
+/// Computes one package on the host with a team of threads.
 ///
 /// # Shape and units
-/// `items` are global item numbers; `out` holds the four pixels of just these items.
+/// `items` are global item numbers; `out` holds exactly the four pixels of each of these items.
 ///
 /// # Panics
 /// When `out` does not have four pixels per item, or `items` ends beyond the problem.
@@ -367,7 +370,7 @@ pub fn host(team: &Team, items: Range<u64>, problem: &Problem, out: &mut [[u8; 4
             let mut point_x = [0.0; LANES];
             let mut point_y = [0.0; LANES];
             for lane in 0..LANES {
-                // Lanes beyond the end repeat the last pixel: they take no longer than it does.
+                // Surplus lanes repeat the last pixel, so they take no longer than it does.
                 let lane_of_pixel = lane.min(block.len() - 1);
                 if lane == lane_of_pixel {
                     point_x[lane] = problem.left + problem.step * column as f32;
@@ -390,11 +393,12 @@ pub fn host(team: &Team, items: Range<u64>, problem: &Problem, out: &mut [[u8; 4
     });
 }
 
-/// The iterations of [`LANES`] points before they leave the circle of radius two, at most `max_iterations`.
+/// Returns the iterations of [`LANES`] points before they leave the circle of radius two, at most
+/// `max_iterations`.
 fn iterate(point_x: &[f32; LANES], point_y: &[f32; LANES], max_iterations: u32) -> [u32; LANES] {
     let mut x = [0.0_f32; LANES];
     let mut y = [0.0_f32; LANES];
-    // All ones while a lane has not left the circle; it stays zero even if rounding brings a point back.
+    // All ones until a lane leaves the circle. Then it stays zero, even if rounding brings the point back.
     let mut active = [u32::MAX; LANES];
     let mut iterations = [0_u32; LANES];
     let mut done = 0;
@@ -418,7 +422,7 @@ fn iterate(point_x: &[f32; LANES], point_y: &[f32; LANES], max_iterations: u32) 
     iterations
 }
 
-/// The colour of a count, by integers.
+/// Returns the colour of a count, by integer arithmetic.
 fn colour_of(iterations: u32, max_iterations: u32) -> [u8; 4] {
     if iterations >= max_iterations {
         return BLACK;
@@ -432,7 +436,7 @@ fn colour_of(iterations: u32, max_iterations: u32) -> [u8; 4] {
     [channel(from[0], to[0]), channel(from[1], to[1]), channel(from[2], to[2]), 255]
 }
 
-/// The bytes of an item's pixels.
+/// Size of an item's pixels, in bytes.
 const ITEM_BYTES: u64 = PIXELS_PER_ITEM * 4;
 
 impl Recipe for Problem {
@@ -445,7 +449,7 @@ impl Recipe for Problem {
 
     fn of(input: &Input<'_>) -> Result<Self, PrepareError> {
         let of_items = |items| Size { items, max_iterations: MAX_ITERATIONS };
-        // The problem has its own word for what is too much.
+        // No limit here: `of_size` has its own error for too many items.
         let problem = Self::of_size(input.pick::<Self, _>([TINY, SMALL, PAPER], u64::MAX, of_items)?)?;
         memory_for::<Self>(problem.items().saturating_mul(ITEM_BYTES * 2))?;
         Ok(problem)

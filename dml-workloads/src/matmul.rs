@@ -8,10 +8,10 @@
 //!
 //! Invariants:
 //!
-//! 1. **Every sum is exact.** The elements are whole numbers so small that sums of all products have at most 24 bits, which
-//!    single precision holds. So no order of the sums and no contraction changes a bit, and the check asks for the exact
-//!    value.
-//! 2. **An edge may be any number.** Tiles that reach beyond a matrix hold zeros there.
+//! 1. **Every sum is exact.** The elements are integers so small that sums of all products have at most 24
+//!    bits, which single precision represents exactly. So neither the order of the sums nor contraction
+//!    changes a bit, and the check requires the exact value.
+//! 2. **Any edge is legal.** Tiles are padded with zeros beyond the matrix.
 //!
 //! # Source
 //! "Abstract Representation of Shared Data for Heterogeneous Computing", table 1: 512 x 512 elements.
@@ -32,47 +32,48 @@ pub const LOCAL_SIZE: [u64; 2] = [16, 16];
 /// The OpenCL C 1.2 program.
 ///
 /// # Shape and units
-/// Kernel arguments: `global const float* a`, `global const float* b`, `global float* out`, `uint edge`, `ulong end` (rows
-/// from `end` on are left alone). Work-items have two dimensions: columns, and rows from the first of the package on. The
-/// buffers are whole.
+/// Kernel arguments: `global const float* a`, `global const float* b`, `global float* out`, `uint edge`,
+/// `ulong end` (the kernel skips rows from `end` on). Work-items have two dimensions: columns, and rows from
+/// the first of the package on. The buffers are whole.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/matmul.cl");
 
-/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+/// The program in CUDA C. Its kernels take the arguments of the OpenCL program, then their items.
 pub const CUDA_SOURCE: &str = include_str!("kernels/matmul.cu");
 
 /// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
 pub const OPENCL_KERNEL: &str = "matmul";
 
-/// How large a problem is.
+/// The size of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Size {
     /// Rows and columns of each matrix.
     pub edge: u64,
 }
 
-/// For tests: milliseconds, and no multiple of a tile.
+/// Size for tests: takes milliseconds, and is no multiple of a tile.
 pub const TINY: Size = Size { edge: 61 };
-/// About a second alone on one core.
+/// Takes about a second on one core.
 pub const SMALL: Size = Size { edge: 1536 };
 /// The published size.
 pub const PAPER: Size = Size { edge: 512 };
 
-/// Columns of a strip, and rows of a block: the host kernel sums a block of `out` of this size in registers.
+/// Columns of a strip, and of the block of `out` that the host kernel sums in registers.
 const STRIP: usize = 8;
+/// Rows of that block.
 const BLOCK: usize = 4;
-/// Rows of `b` whose part of one strip is packed at a time: 8 KiB, which stay in the first cache.
+/// Rows of `b` packed at a time for one strip: 8 KiB, which stay in the L1 cache.
 const DEPTH: usize = 256;
-/// Rows of `out` per task, at most. A task packs all of `b` for its rows.
+/// Maximum number of rows of `out` per task. A task packs all of `b` for its rows.
 const ROWS_PER_TASK: usize = 64;
 
-/// Bits of a whole number in single precision.
+/// Bits of the integers that single precision represents exactly.
 const EXACT_BITS: u32 = f32::MANTISSA_DIGITS;
 
-/// The matrices are larger than sums in single precision can be exact for.
+/// The matrices are too large for exact sums in single precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a matrix of edge {edge} is too large: at most {}", Problem::LARGEST_EDGE)]
 pub struct TooLarge {
-    /// The edge asked for.
+    /// The requested edge.
     pub edge: u64,
 }
 
@@ -85,7 +86,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// The most rows and columns: elements are then whole numbers from -16 to 16.
+    /// Maximum number of rows and columns. Elements are then integers from -16 to 16.
     pub const LARGEST_EDGE: u64 = 1 << 15;
 
     /// Draws two matrices, in parallel.
@@ -117,35 +118,35 @@ impl Problem {
         Ok(Self { edge: edge as usize, a: matrix(1), b: matrix(2) })
     }
 
-    /// The number of items: one per row of the product, which is also the number of columns.
+    /// Returns the number of items: one per row of the product, which has as many columns.
     #[must_use]
     pub fn items(&self) -> u64 {
         self.edge as u64
     }
 
-    /// The first matrix, row-major.
+    /// Returns the first matrix, row-major.
     #[must_use]
     pub fn a(&self) -> &[f32] {
         &self.a
     }
 
-    /// The second matrix, row-major.
+    /// Returns the second matrix, row-major.
     #[must_use]
     pub fn b(&self) -> &[f32] {
         &self.b
     }
 
-    /// Compares a whole product with dot products of integers, exactly.
+    /// Compares a whole product exactly with dot products of integers.
     ///
     /// # Errors
-    /// A [`Mismatch`] with the first row that has a wrong element, or with the lengths where they differ.
+    /// A [`Mismatch`] with the first row that has a wrong element, or with the lengths if they differ.
     pub fn check(&self, out: &[f32]) -> Result<(), Mismatch> {
         let edge = self.edge;
         Mismatch::of_length("length of the matmul output", self.a.len(), out.len(), edge.max(1) as u64)?;
         if edge == 0 {
             return Ok(());
         }
-        // The columns of b as rows, so that a dot product goes along both.
+        // The transpose of b, so that a dot product reads both operands sequentially.
         let columns: Vec<i16> =
             (0..edge * edge).map(|index| self.b[index % edge * edge + index / edge] as i16).collect();
         let wrong = out.par_chunks(edge).enumerate().find_map_first(|(row, out)| {
@@ -167,19 +168,19 @@ impl Problem {
     }
 }
 
-/// The largest element, so that a sum of `edge` products has no more than [`EXACT_BITS`] bits.
+/// Returns the largest element: a power of two that limits a sum of `edge` products to [`EXACT_BITS`] bits.
 fn largest_element(edge: u64) -> u64 {
     let edge_bits = edge.max(1).next_power_of_two().trailing_zeros();
     1 << ((EXACT_BITS - edge_bits) / 2)
 }
 
-/// Computes one package on the host, by a team of threads.
+/// Computes one package on the host with a team of threads.
 ///
 /// # Shape and units
-/// `items` are rows; `a` and `out` hold just these rows, `b` is whole. All rows have `edge` elements.
+/// `items` are rows. `a` and `out` hold exactly these rows, and `b` is whole. All rows have `edge` elements.
 ///
 /// # Panics
-/// When a slice is not as long as said above.
+/// When the length of a slice differs from the one above.
 pub fn host(team: &Team, items: Range<u64>, edge: u64, a: &[f32], b: &[f32], out: &mut [f32]) {
     let count = items.end.saturating_sub(items.start);
     let (part, whole) = (count * edge, edge * edge);
@@ -199,7 +200,8 @@ pub fn host(team: &Team, items: Range<u64>, edge: u64, a: &[f32], b: &[f32], out
         team.for_each(tasks, |(out, a)| tile(a, b, edge, 0..edge, out));
         return;
     }
-    // So few rows that packing would be most of the work: threads share them, each with some columns, beside each other in a tile.
+    // With so few rows, packing would be most of the work. So each job takes some columns of them and
+    // computes these in a tile of its own, which is copied to `out` afterwards.
     let tasks = a.len().div_ceil(ROWS_PER_TASK * edge);
     let columns = jobs::length(team, edge * tasks, edge.next_multiple_of(STRIP), STRIP);
     let tiles: Vec<(&[f32], Range<usize>)> = a
@@ -221,10 +223,10 @@ pub fn host(team: &Team, items: Range<u64>, edge: u64, a: &[f32], b: &[f32], out
     });
 }
 
-/// Computes some rows and columns of the product, strip by strip. `out` holds just these.
+/// Computes some rows and columns of the product, strip by strip. `out` holds exactly these.
 ///
-/// A row of `b` is as long as the product is wide, so the rows of one strip lie far apart, and a large matrix is in no cache. Packed,
-/// they are read in order, and once for all rows of the tile.
+/// The rows of a strip of `b` lie a whole row of the matrix apart, and a large matrix fits in no cache. A
+/// packed strip is read sequentially. It is packed once for all rows of the tile.
 fn tile(a: &[f32], b: &[f32], edge: usize, columns: Range<usize>, out: &mut [f32]) {
     let mut packed = [[0.0; STRIP]; DEPTH];
     let across = columns.len();
@@ -238,7 +240,7 @@ fn tile(a: &[f32], b: &[f32], edge: usize, columns: Range<usize>, out: &mut [f32
             }
             let place = column - columns.start;
             for (out, a) in out.chunks_mut(BLOCK * across).zip(a.chunks(BLOCK * edge)) {
-                // A block of fewer rows computes its last one several times.
+                // A block of fewer rows computes its last one repeatedly.
                 let last = out.len() / across - 1;
                 let a = std::array::from_fn(|row| &a[row.min(last) * edge + first..][..depth]);
                 for (row, sums) in out.chunks_exact_mut(across).zip(block(a, &packed[..depth])) {
@@ -249,7 +251,7 @@ fn tile(a: &[f32], b: &[f32], edge: usize, columns: Range<usize>, out: &mut [f32
     }
 }
 
-/// The products of parts of rows of `a` with a packed strip of `b`.
+/// Returns the products of segments of rows of `a` with a packed strip of `b`.
 fn block(a: [&[f32]; BLOCK], packed: &[[f32; STRIP]]) -> [[f32; STRIP]; BLOCK] {
     let mut sums = [[0.0; STRIP]; BLOCK];
     let [first, second, third, fourth] = a;
@@ -263,7 +265,7 @@ fn block(a: [&[f32]; BLOCK], packed: &[[f32; STRIP]]) -> [[f32; STRIP]; BLOCK] {
     sums
 }
 
-/// The seed of the inputs that are co-executed; any other would do.
+/// Seed of the co-executed inputs. Its value is arbitrary.
 const SEED: u64 = 0x3A7;
 
 impl Recipe for Problem {
@@ -342,7 +344,7 @@ mod tests {
         for edge in [1, 2, 61, 512, 513, Problem::LARGEST_EDGE] {
             let largest = largest_element(edge);
             assert!(edge * largest * largest <= 1 << EXACT_BITS, "{edge}");
-            assert!(largest >= 16, "{edge}: elements of {largest} say little");
+            assert!(largest >= 16, "{edge}: elements up to {largest} are too small");
         }
         let too_large = Problem::generate(Size { edge: Problem::LARGEST_EDGE + 1 }, 1);
         assert_eq!(too_large, Err(TooLarge { edge: Problem::LARGEST_EDGE + 1 }));

@@ -1,37 +1,42 @@
-//! Nbody: one step of bodies that pull each other, the workload in which every item needs all of an input.
+//! Nbody: one step of bodies that attract each other. It is all-to-all: every item reads the whole of an
+//! input.
 //!
 //! ```text
 //!   positions (all) ────┐                              ┌─▶ new_positions[items]
 //!   velocities[items] ──┴─▶ pull of every other body ──┴─▶ new_velocities[items]
 //! ```
 //!
-//! A body is `(x, y, z, mass)`. Others pull it with `mass / (d² + softening)^(3/2)` times the way to them.
+//! A body is `(x, y, z, mass)`. The pull of another body is its `mass / (d² + softening)^(3/2)` times the
+//! vector to it.
 //!
 //! Invariants:
 //!
-//! 1. **The sum of pulls has one order**: blocks of 16 bodies, and the sums of blocks with what was lost kept aside (Kahan). So
-//!    the error does not grow with the number of bodies, and one body too few shows among very many.
-//! 2. **Nothing divides by zero**: the softening is above zero, and a body does not pull itself.
+//! 1. **The order of the sum of pulls is fixed**: plain sums of blocks of 16 bodies, then a compensated
+//!    (Kahan) sum of the blocks. So the error does not grow with the number of bodies, and one missing body
+//!    shows among very many.
+//! 2. **Nothing divides by zero**: the softening is positive. So the pull of a body on itself is zero.
 //!
-//! # How far a result may be off
-//! With `u` half a unit in the last place, for the pull of one body:
+//! # Error bound
+//! For the pull of one body, with `u` the unit roundoff (half a unit in the last place):
 //!
-//! | what | relative error |
+//! | quantity | relative error |
 //! |---|---|
-//! | the way, in each direction | u |
-//! | its square: two ways, a product, three sums of nothing negative | 6u |
-//! | one over the root: half of that, and 2 units (OpenCL's limit of `rsqrt`; a root and a division on the host take less) | 3u + 4u |
-//! | its cube times the mass: three times that, and three products | 24u |
-//! | times the way | 26u |
+//! | the vector to the body, along each axis | u |
+//! | its square plus the softening: two factors, a product, three sums of non-negative terms | 6u |
+//! | the reciprocal root: half of that, plus 2 units (OpenCL's limit of `rsqrt`; a root and a division on the host have less) | 3u + 4u |
+//! | its cube times the mass: three times that, plus three products | 24u |
+//! | times the vector | 26u |
 //!
-//! A block adds at most `15u` of the magnitudes, the sum of blocks `2u`. So the pull is off by at most `43u` times the sum `A` of
-//! the magnitudes in its direction, however many bodies there are. New velocity and position add the roundings of two operations and
-//! of four. Contraction has one rounding less.
+//! A block adds at most `15u` of the magnitudes, and the sum of blocks `2u`. So the error of the pull is at
+//! most `43u` times the sum `A` of the magnitudes along its axis, for any number of bodies. The new velocity
+//! adds the rounding errors of two operations, and the new position those of four. A contracted operation has
+//! one rounding less.
 //!
 //! # Source
-//! The benchmark of the co-execution papers with two buffers read and two written, groups of 64: 409,600 bodies in "Straightforward
-//! Heterogeneous Computing with the oneAPI Coexecutor Runtime", 32,768 in "Automatic OpenCL code generation for multi-device
-//! heterogeneous architectures". There as in the AMD APP SDK, which adds up plainly.
+//! The benchmark of the co-execution papers with two buffers read and two written, groups of 64: 409,600
+//! bodies in "Straightforward Heterogeneous Computing with the oneAPI Coexecutor Runtime", 32,768 in
+//! "Automatic OpenCL code generation for multi-device heterogeneous architectures". Both follow the AMD APP
+//! SDK, which uses plain sums.
 
 use crate::check::{Mismatch, Value};
 use crate::jobs;
@@ -42,54 +47,55 @@ use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// Work-items of one OpenCL work-group, which is also the number of bodies of a tile.
+/// Work-items of one OpenCL work-group, and bodies of a tile.
 pub const LOCAL_SIZE: u64 = 64;
 
 /// The OpenCL C 1.2 program.
 ///
 /// # Shape and units
-/// Kernel arguments: `global const float4* positions`, `global const float4* velocities`, `global float4* new_positions`, `global
-/// float4* new_velocities`, `uint bodies`, `float softening`, `float step`, `ulong end` (items from `end` on are left
-/// alone). The buffers are whole, the global offset is the first item of the package.
+/// Kernel arguments: `global const float4* positions`, `global const float4* velocities`,
+/// `global float4* new_positions`, `global float4* new_velocities`, `uint bodies`, `float softening`,
+/// `float step`, `ulong end` (the kernel skips items from `end` on). The buffers are whole. The global offset
+/// is the first item of the package.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/nbody.cl");
 
-/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+/// The program in CUDA C. Its kernels take the arguments of the OpenCL program, then their items.
 pub const CUDA_SOURCE: &str = include_str!("kernels/nbody.cu");
 
 /// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
 pub const OPENCL_KERNEL: &str = "nbody";
 
-/// Added to the square of each distance.
+/// Softening: added to the square of each distance.
 pub const SOFTENING: f32 = 1.0 / 256.0;
-/// The time of a step.
+/// Time of a step.
 pub const STEP: f32 = 1.0 / 64.0;
 
-/// How large a problem is.
+/// The size of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Size {
     /// Bodies.
     pub items: u64,
 }
 
-/// For tests: milliseconds, and no multiple of the local size.
+/// Size for tests: takes milliseconds, and is no multiple of the local size.
 pub const TINY: Size = Size { items: 701 };
-/// About a second alone on one core; half of the smaller published size.
+/// Takes about a second on one core. Half of the smaller published size.
 pub const SMALL: Size = Size { items: 16_384 };
 /// The larger published size.
 pub const PAPER: Size = Size { items: 409_600 };
 
-/// Bodies whose pulls are added up plainly.
+/// Bodies of a block, whose pulls are summed without compensation.
 const BLOCK: usize = 16;
-/// Bodies that the host kernel moves side by side.
+/// Bodies that the host kernel processes in parallel lanes.
 const LANES: usize = 16;
-/// Bodies of one job of the host kernel.
+/// Maximum number of bodies per job of the host kernel.
 const BODIES_PER_JOB: usize = 32;
-/// What all bodies weigh together: enough for a pull to change a velocity as much as the velocity is.
+/// Expected total mass of the bodies: large enough for pulls that change a velocity by its own magnitude.
 const MASS: f32 = 64.0;
-/// Half a unit in the last place, relative.
+/// Unit roundoff of single precision: half a unit in the last place, relative.
 const UNIT: f64 = f32::EPSILON as f64 / 2.0;
 
-/// Values in the three directions, each with how far a result may be off.
+/// Values along the three axes, each with its error bound.
 type Bounded = [(f64, f64); 3];
 
 /// The bodies of one step.
@@ -97,12 +103,13 @@ type Bounded = [(f64, f64); 3];
 pub struct Problem {
     positions: Vec<[f32; 4]>,
     velocities: Vec<[f32; 4]>,
-    /// New positions and velocities by the reference, once they were needed: they take as long as the step.
+    /// New positions and velocities of the reference. They are computed on first use and cached, because they
+    /// take as long as the step.
     expected: OnceLock<Vec<[Bounded; 2]>>,
 }
 
 impl Problem {
-    /// The most bodies: the pulls of rounding that were left out still do not count.
+    /// Maximum number of bodies. The neglected rounding errors are still insignificant.
     pub const MOST_BODIES: u64 = 1 << 26;
 
     /// Draws bodies in a cube of edge 2, in parallel.
@@ -114,7 +121,8 @@ impl Problem {
     /// let problem = Problem::generate(nbody::TINY, 42);
     /// let (mut positions, mut velocities) = (problem.positions().to_vec(), problem.velocities().to_vec());
     /// let (all, own) = (problem.positions(), problem.velocities());
-    /// nbody::host(Team::global(), 0..problem.items(), SOFTENING, STEP, all, own, &mut positions, &mut velocities);
+    /// let items = 0..problem.items();
+    /// nbody::host(Team::global(), items, SOFTENING, STEP, all, own, &mut positions, &mut velocities);
     /// problem.check(&positions, &velocities)?;
     /// # Ok::<(), dml_workloads::check::Mismatch>(())
     /// ```
@@ -130,7 +138,7 @@ impl Problem {
         };
         let velocity = |index| {
             let [x, y, z] = vector(1, index);
-            // The fourth number goes through unchanged.
+            // The kernel copies the fourth component.
             [x, y, z, index as f32]
         };
         Self {
@@ -140,19 +148,19 @@ impl Problem {
         }
     }
 
-    /// The number of items: one per body.
+    /// Returns the number of items: one per body.
     #[must_use]
     pub fn items(&self) -> u64 {
         self.positions.len() as u64
     }
 
-    /// Where the bodies are, and their masses.
+    /// Returns the positions and the masses of the bodies.
     #[must_use]
     pub fn positions(&self) -> &[[f32; 4]] {
         &self.positions
     }
 
-    /// The velocities; the fourth number says nothing, and goes through unchanged.
+    /// Returns the velocities. The fourth component has no meaning, and the kernel copies it unchanged.
     #[must_use]
     pub fn velocities(&self) -> &[[f32; 4]] {
         &self.velocities
@@ -160,10 +168,10 @@ impl Problem {
 
     /// Compares whole outputs with a direct sum in double precision, from the last body to the first.
     ///
-    /// The reference is computed in the first check of a problem, and kept.
+    /// The first check of a problem computes the reference and caches it.
     ///
     /// # Errors
-    /// A [`Mismatch`] with the first wrong item, or with the lengths where they differ.
+    /// A [`Mismatch`] with the first wrong item, or with the lengths if they differ.
     pub fn check(&self, positions: &[[f32; 4]], velocities: &[[f32; 4]]) -> Result<(), Mismatch> {
         let bodies = self.positions.len();
         Mismatch::of_length("length of the nbody positions", bodies, positions.len(), 1)?;
@@ -183,7 +191,7 @@ impl Problem {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// New position and velocity of a body.
+    /// Returns the expected new position and velocity of a body.
     fn expected(&self, body: usize) -> [Bounded; 2] {
         let own = self.positions[body].map(f64::from);
         let (mut pull, mut magnitude) = ([0.0; 3], [0.0; 3]);
@@ -198,7 +206,7 @@ impl Problem {
             }
         }
         let (step, half) = (f64::from(STEP), 0.5 * f64::from(STEP).powi(2));
-        // What single precision cannot hold as a normal number may be lost in every operation.
+        // Every operation may flush a subnormal result to zero.
         let lost = f64::from(f32::MIN_POSITIVE) * 8.0 * self.positions.len() as f64;
         let of_axis = |axis: usize| {
             let velocity = f64::from(self.velocities[body][axis]);
@@ -206,7 +214,7 @@ impl Problem {
             let (gain, moved, fallen) = (pull[axis] * step, velocity * step, pull[axis] * half);
             let (faster, further) = (velocity + gain, own[axis] + moved + fallen);
             let roundings = moved.abs() + (own[axis] + moved).abs() + fallen.abs() + further.abs();
-            // The factor covers roundings of higher order.
+            // The factor covers rounding errors of higher order.
             let position = (further, 1.01 * (half * off + UNIT * roundings));
             let velocity = (faster, 1.01 * (step * off + UNIT * (gain.abs() + faster.abs())));
             (position, velocity)
@@ -216,7 +224,7 @@ impl Problem {
     }
 }
 
-/// The first of a body's four numbers that is not what it must be.
+/// Returns the first of a body's four components that is outside its error bound.
 fn wrong_part(
     expected: &Bounded,
     fourth: (f64, f64),
@@ -232,13 +240,14 @@ fn wrong_part(
     })
 }
 
-/// Computes one package on the host, by a team of threads.
+/// Computes one package on the host with a team of threads.
 ///
 /// # Shape and units
-/// `items` are global item numbers; `positions` is whole, all other slices hold the elements of just these items.
+/// `items` are global item numbers. `positions` is whole; all other slices hold exactly the elements of these
+/// items.
 ///
 /// # Panics
-/// When a slice is not as long as said above.
+/// When the length of a slice differs from the one above.
 #[allow(clippy::too_many_arguments, reason = "the argument list of the OpenCL kernel")]
 pub fn host(
     team: &Team,
@@ -284,12 +293,12 @@ pub fn host(
     });
 }
 
-/// A number for each of the bodies that go side by side.
+/// One number per lane.
 type Lanes = [f32; LANES];
 
-/// The pull of all bodies at the places of at most [`LANES`] of them.
+/// Returns the pull of all bodies on at most [`LANES`] of them.
 fn pulls(own: &[[f32; 4]], positions: &[[f32; 4]], softening: f32) -> [Lanes; 3] {
-    // Lanes beyond the end repeat the last body.
+    // Surplus lanes repeat the last body.
     let place = |axis: usize| -> Lanes { std::array::from_fn(|lane| own[lane.min(own.len() - 1)][axis]) };
     let places = [place(0), place(1), place(2)];
     let [mut sum, mut lost] = [[[0.0_f32; LANES]; 3]; 2];
@@ -307,8 +316,8 @@ fn pulls(own: &[[f32; 4]], positions: &[[f32; 4]], softening: f32) -> [Lanes; 3]
     sum
 }
 
-/// The plain sum of the pulls of a few bodies. Each direction has variables of its own, so that compilers make vectors of
-/// lanes and not of directions.
+/// Returns the plain sum of the pulls of one block. Each axis has its own variables, so that compilers
+/// vectorize over lanes and not over axes.
 fn pulls_of_block([own_x, own_y, own_z]: &[Lanes; 3], block: &[[f32; 4]], softening: f32) -> [Lanes; 3] {
     let (mut pull_x, mut pull_y, mut pull_z) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
     for [x, y, z, mass] in block {
@@ -324,9 +333,9 @@ fn pulls_of_block([own_x, own_y, own_z]: &[Lanes; 3], block: &[[f32; 4]], soften
     [pull_x, pull_y, pull_z]
 }
 
-/// The seed of the inputs that are co-executed; any other would do.
+/// Seed of the co-executed inputs. Its value is arbitrary.
 const SEED: u64 = 0xB0D1E5;
-/// The bytes of a body's position or velocity.
+/// Size of a body's position or velocity, in bytes.
 const BODY_BYTES: u64 = 16;
 
 impl Recipe for Problem {
@@ -385,7 +394,7 @@ mod tests {
 
     type Solved = (Vec<[f32; 4]>, Vec<[f32; 4]>);
 
-    /// The step in which the bodies of `problem` are pulled by those of `pulling`.
+    /// Computes a step of the bodies of `problem` under the pull of the bodies of `pulling`.
     fn step_by(problem: &Problem, pulling: &[[f32; 4]]) -> Solved {
         let of_body = |(own, velocity): (&[f32; 4], &[f32; 4])| {
             let pull = pulls(&[*own], pulling, SOFTENING);
@@ -425,7 +434,8 @@ mod tests {
         }
     }
 
-    /// Two bodies on a line fall towards each other, the light one faster; one alone goes straight on.
+    /// Two bodies on a line fall towards each other, the lighter one faster. A single body moves in a
+    /// straight line.
     #[test]
     fn bodies_pull_each_other() {
         let positions = vec![[-1.0, 0.0, 0.0, 2.0], [1.0, 0.0, 0.0, 6.0]];
@@ -441,7 +451,7 @@ mod tests {
         assert_eq!(moved[0][1], one.positions[0][1] + one.velocities[0][1] * STEP);
     }
 
-    /// Two bodies by the same formulas in another program.
+    /// The values of two bodies were computed with the same formulas in another program.
     #[test]
     fn how_far_a_body_may_be_off_is_known_to_the_last_term() {
         let near = |found: f64, computed: f64| {
@@ -487,7 +497,7 @@ mod tests {
                         part[axis] = strength.mul_add(way[axis], part[axis]);
                     }
                 }
-                // So few blocks can be added up plainly.
+                // So few blocks need no compensation.
                 (0..3).for_each(|axis| pull[axis] += part[axis]);
             }
             let along =
@@ -509,7 +519,7 @@ mod tests {
                 for axis in 0..4 {
                     let off = bounds.get(axis).map_or(f32::EPSILON, |(_, most)| 2.1 * *most as f32);
                     let value = [&right.0, &right.1][which][item][axis];
-                    // The fourth number of the first velocity is zero.
+                    // The fourth component of the first velocity is zero.
                     let off = if axis == 3 { off * value.max(1.0) } else { off };
                     for wrong in [value + off, value - off, f32::NAN, f32::INFINITY] {
                         let mut broken = right.clone();
@@ -524,14 +534,15 @@ mod tests {
         assert_eq!(problem.check(&right.0, &right.1[1..]).unwrap_err().item, TINY.items - 1);
     }
 
-    /// The smallest error of the workload: one body whose pull is missing, or counted twice, or that is where another one is.
+    /// The smallest errors of the workload: the pull of one body is missing, counted twice, or computed at
+    /// another body's position.
     #[test]
     fn check_rejects_one_body_too_few_too_many_or_elsewhere() {
         for items in [TINY.items, 2_003] {
             let problem = Problem::generate(Size { items }, 6);
             let (moved, faster) = solve(&problem);
             let all = &problem.positions;
-            // Whichever body is missing, body 0 shows it.
+            // Body 0 shows the error of any other body.
             for missing in (1..all.len()).step_by(all.len() / 97) {
                 let mut few = all.clone();
                 few[missing][3] = 0.0;

@@ -1,11 +1,12 @@
-//! Pictures: what the workloads that take or make one read and write.
+//! The pictures that workloads take or make, as PNG files.
 //!
 //! ```text
 //!   any PNG ──read──▶ Picture (RGBA, 8 bits per channel, row-major) ──write──▶ RGBA PNG
 //! ```
 //!
-//! Grey becomes three equal channels, a palette its colours, 16 bits their upper 8, fewer than 8 bits are scaled to the
-//! full range; without transparency the alpha channel is 255.
+//! Reading converts to RGBA. Grey becomes three equal channels, and a palette index becomes its colour. Of 16
+//! bits the upper 8 are kept, and fewer than 8 bits are scaled to the full range. Without transparency the
+//! alpha channel is 255.
 
 use dml_arenas::files;
 use png::{
@@ -22,7 +23,8 @@ const SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
 /// An RGBA picture with 8 bits per channel.
 ///
 /// # Shape and units
-/// Row-major from the top left; pixel (x, y) is element `y * width + x`; channels are red, green, blue, alpha.
+/// Row-major from the top left; pixel (x, y) is element `y * width + x`; channels are red, green, blue,
+/// alpha.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Picture {
     width: u32,
@@ -45,7 +47,7 @@ pub enum PictureError {
     Access {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The file does not start like a PNG.
@@ -65,22 +67,25 @@ pub enum PictureError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What the decoder found.
+        /// Error of the decoder.
         source: DecodingError,
     },
-    /// The picture has more pixels than are read.
-    #[error("the picture {path} is too large: {width} x {height} pixels, at most {largest_pixels} are read", path = path.display())]
+    /// The picture has more pixels than [`Picture::read`] accepts.
+    #[error(
+        "the picture {path} is too large: {width} x {height} pixels, at most {largest_pixels}",
+        path = path.display()
+    )]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// Its width in pixels.
+        /// The width in pixels.
         width: u32,
-        /// Its height in pixels.
+        /// The height in pixels.
         height: u32,
         /// The limit, [`Picture::LARGEST_PIXELS`].
         largest_pixels: u64,
     },
-    /// A picture without pixels has no PNG.
+    /// The picture has no pixels, and a PNG needs at least one.
     #[error("cannot write {path}: a PNG cannot hold {width} x {height} pixels", path = path.display())]
     Empty {
         /// The file that was to be written.
@@ -95,7 +100,7 @@ pub enum PictureError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the encoder or the operating system said.
+        /// Error of the encoder or of the operating system.
         source: EncodingError,
     },
     /// The number of pixels is not width times height.
@@ -105,17 +110,17 @@ pub enum PictureError {
         width: u32,
         /// The height in pixels.
         height: u32,
-        /// The pixels that were given.
+        /// Number of pixels given.
         pixels: usize,
     },
 }
 
 impl Picture {
-    /// The most pixels that [`Picture::read`] accepts (2 GiB of them), so that a few bytes of a hostile header cannot
-    /// ask for all the memory there is.
+    /// Maximum number of pixels that [`Picture::read`] accepts (2 GiB of them). It limits the memory that a
+    /// hostile header can request with a few bytes.
     pub const LARGEST_PIXELS: u64 = 1 << 29;
 
-    /// A picture of the given pixels.
+    /// Makes a picture of the given pixels.
     ///
     /// # Errors
     /// [`PictureError::PixelCount`] when there are not `width * height` pixels.
@@ -127,30 +132,31 @@ impl Picture {
         }
     }
 
-    /// The width in pixels.
+    /// Returns the width in pixels.
     #[must_use]
     pub fn width(&self) -> u32 {
         self.width
     }
 
-    /// The height in pixels.
+    /// Returns the height in pixels.
     #[must_use]
     pub fn height(&self) -> u32 {
         self.height
     }
 
-    /// The pixels, row-major.
+    /// Returns the pixels, row-major.
     #[must_use]
     pub fn pixels(&self) -> &[[u8; 4]] {
         &self.pixels
     }
 
-    /// Reads a PNG of any colour type and depth, interlaced or not; of an animation, the first frame. It is
-    /// a regular file.
+    /// Reads a PNG of any colour type and depth, interlaced or not. Of an animation it reads the first frame.
+    /// `path` must name a regular file.
     ///
     /// # Errors
-    /// [`PictureError::NotFound`], [`PictureError::Access`], [`PictureError::NotPng`], [`PictureError::Truncated`],
-    /// [`PictureError::Damaged`] and [`PictureError::TooLarge`], each naming the file.
+    /// [`PictureError::NotFound`], [`PictureError::Access`], [`PictureError::NotPng`],
+    /// [`PictureError::Truncated`], [`PictureError::Damaged`] and [`PictureError::TooLarge`], each naming the
+    /// file.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, PictureError> {
         let path = path.as_ref();
         let file = files::open(path).map_err(|source| access(path, source))?;
@@ -193,11 +199,11 @@ impl Picture {
         Ok(Self { width, height, pixels })
     }
 
-    /// Writes the picture as an RGBA PNG, replacing what is there once all of it is written.
+    /// Writes the picture as an RGBA PNG. It replaces an existing file only when it is complete.
     ///
     /// # Errors
-    /// [`PictureError::Empty`] for a picture without pixels, [`PictureError::Write`] when the file cannot
-    /// be written; what was there stays.
+    /// [`PictureError::Empty`] for a picture without pixels, [`PictureError::Write`] when the file cannot be
+    /// written. An existing file stays unchanged then.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), PictureError> {
         let path = path.as_ref();
         if self.pixels.is_empty() {
@@ -222,7 +228,7 @@ impl Picture {
     }
 }
 
-/// Looks for the signature of a PNG and rewinds.
+/// Checks for the signature of a PNG, and rewinds.
 fn expect_signature(path: &Path, file: &mut BufReader<File>) -> Result<(), PictureError> {
     use io::Read;
 

@@ -5,7 +5,7 @@
 /// The increment of splitmix64: 2^64 divided by the golden ratio.
 const INCREMENT: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Output number `index` of the splitmix64 sequence that starts at `seed`.
+/// Returns output number `index` of the splitmix64 sequence that starts at `seed`.
 pub(crate) const fn word(seed: u64, index: u64) -> u64 {
     let mut word = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(INCREMENT));
     word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -13,17 +13,17 @@ pub(crate) const fn word(seed: u64, index: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// A value in `0.0..1.0` out of [`word`], with 24 random bits.
+/// Returns a value in `0.0..1.0` from the upper 24 bits of [`word`].
 pub(crate) fn unit(seed: u64, index: u64) -> f32 {
     (word(seed, index) >> 40) as f32 / (1_u32 << 24) as f32
 }
 
-/// A value in `-1.0..1.0` out of [`word`], with 24 random bits.
+/// Returns a value in `-1.0..1.0` from the upper 24 bits of [`word`].
 pub(crate) fn signed_unit(seed: u64, index: u64) -> f32 {
     unit(seed, index) * 2.0 - 1.0
 }
 
-/// A seed for one of several independent sequences of the same input.
+/// Returns the seed of sequence `number`. The sequences of an input are independent of each other.
 pub(crate) const fn stream(seed: u64, number: u64) -> u64 {
     word(seed ^ 0x5EED_5EED_5EED_5EED, number)
 }

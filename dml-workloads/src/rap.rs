@@ -1,23 +1,25 @@
-//! Rap: the resource allocation problem, an irregular workload of whole numbers.
+//! Rap: the resource allocation problem, an irregular workload with integer arithmetic.
 //!
 //! ```text
 //!   requests[items] ──┐
 //!   benefits (all) ───┴─▶ dynamic programming over the activities ──▶ best[items]
 //! ```
 //!
-//! A request has a budget of units, and the activities among which they may be handed out. The table says what an activity brings
-//! that is given so many units. The result is the most that the budget can bring.
+//! A request has a budget of units, and a set of activities that may receive them. The table holds the
+//! benefit of each activity for each number of units. The result is the maximum benefit of the budget.
 //!
 //! Invariants:
 //!
-//! 1. **Results are exact**: all numbers are whole and far from the limits of their type.
-//! 2. **The work of an item grows with the square of its budget** and with the number of its activities. Budgets grow along the
-//!    items, so that packages of one size differ much, and the last ones are the dearest.
-//! 3. **No contents of a buffer lead outside another one**: a budget beyond the table counts as the table's last amount.
+//! 1. **Results are exact**: all numbers are integers far from the limits of their type.
+//! 2. **The work of an item grows with the square of its budget** and with the number of its activities.
+//!    Budgets grow along the items, so the cost of packages of one size varies widely, and the last ones are
+//!    the most expensive.
+//! 3. **No contents of a buffer cause an access outside a buffer**: a budget beyond the table is clamped to
+//!    the table's last amount.
 //!
 //! # Source
-//! The irregular benchmark of the co-execution papers with two buffers read and one written; 0.5 million items, groups of 128. They name
-//! the problem, and do not say how large its tables are.
+//! The irregular benchmark of the co-execution papers with two buffers read and one written; 0.5 million
+//! items, groups of 128. They name the problem, and do not publish the size of its tables.
 
 use crate::check::{Mismatch, Value};
 use crate::jobs;
@@ -33,43 +35,44 @@ pub const LOCAL_SIZE: u64 = 128;
 /// The OpenCL C 1.2 program.
 ///
 /// # Shape and units
-/// Kernel arguments: `global const uint2* requests` (budget, activities as bits), `global const uint* benefits`
-/// ([`ACTIVITIES`] rows of [`AMOUNTS`]), `global uint* best`, `ulong end` (items from `end` on are left alone). The buffers are
-/// whole, the global offset is the first item of the package.
+/// Kernel arguments: `global const uint2* requests` (budget, activities as bits),
+/// `global const uint* benefits` ([`ACTIVITIES`] rows of [`AMOUNTS`]), `global uint* best`, `ulong end` (the
+/// kernel skips items from `end` on). The buffers are whole. The global offset is the first item of the
+/// package.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/rap.cl");
 
-/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+/// The program in CUDA C. Its kernels take the arguments of the OpenCL program, then their items.
 pub const CUDA_SOURCE: &str = include_str!("kernels/rap.cu");
 
 /// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
 pub const OPENCL_KERNEL: &str = "rap";
 
-/// Activities of the table.
+/// Number of activities in the table.
 pub const ACTIVITIES: usize = 12;
-/// Amounts of the table, from no unit on.
+/// Number of amounts in the table, from zero units on.
 pub const AMOUNTS: usize = 64;
 
-/// How large a problem is.
+/// The size of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Size {
     /// Requests.
     pub items: u64,
 }
 
-/// For tests: milliseconds, and no multiple of the local size.
+/// Size for tests: takes milliseconds, and is no multiple of the local size.
 pub const TINY: Size = Size { items: 1_501 };
-/// About a second alone on one core.
+/// Takes about a second on one core.
 pub const SMALL: Size = Size { items: 300_000 };
 /// The published number of items.
 pub const PAPER: Size = Size { items: 500_000 };
 
-/// The least budget.
+/// Minimum budget, in units.
 const LEAST_BUDGET: u64 = 8;
-/// What the position adds to the budget at most.
+/// Upper bound of the position's share of the budget, in units.
 const RISE: u64 = 40;
-/// What chance adds to it, less one.
+/// Number of values of the budget's random share, from zero units on.
 const SPREAD: u64 = 16;
-/// Requests of one job of the host kernel: small enough that the slowest job does not keep the others waiting.
+/// Maximum number of requests per job of the host kernel: so few that no straggler delays the package.
 const REQUESTS_PER_JOB: usize = 32;
 
 /// The inputs of one run.
@@ -80,7 +83,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Draws the requests, in parallel, and the table. Each further unit brings something, by no rule.
+    /// Draws the requests, in parallel, and the table. Each further unit has a random, positive benefit.
     ///
     /// ```
     /// use dml_arenas::launch::Team;
@@ -114,31 +117,31 @@ impl Problem {
         Self { requests: (0..size.items).into_par_iter().map(request).collect(), benefits }
     }
 
-    /// The number of items: one per request.
+    /// Returns the number of items: one per request.
     #[must_use]
     pub fn items(&self) -> u64 {
         self.requests.len() as u64
     }
 
-    /// Each request's budget, and its activities as bits.
+    /// Returns the budget of each request, and its activities as bits.
     #[must_use]
     pub fn requests(&self) -> &[[u32; 2]] {
         &self.requests
     }
 
-    /// What each activity brings that is given so many units: a row for each activity.
+    /// Returns the benefit of each activity for each number of units: one row per activity.
     #[must_use]
     pub fn benefits(&self) -> &[u32] {
         &self.benefits
     }
 
-    /// Compares a whole output with a table for every set of activities, exactly.
+    /// Compares a whole output exactly with a table for every set of activities.
     ///
-    /// The table of a set is that of a smaller one and one activity more, so that all of them together take no longer than some
-    /// thousand requests.
+    /// The table of a set extends that of a smaller set by one activity. So all tables together take no
+    /// longer than some thousand requests.
     ///
     /// # Errors
-    /// A [`Mismatch`] with the first wrong item, or with the lengths where they differ.
+    /// A [`Mismatch`] with the first wrong item, or with the lengths if they differ.
     pub fn check(&self, best: &[u32]) -> Result<(), Mismatch> {
         Mismatch::of_length("length of the rap output", self.requests.len(), best.len(), 1)?;
         let tables = self.tables();
@@ -153,7 +156,7 @@ impl Problem {
         })
     }
 
-    /// What each budget can bring, for each set of activities.
+    /// Returns the maximum benefit of each budget, for each set of activities.
     fn tables(&self) -> Vec<[u64; AMOUNTS]> {
         let mut tables = vec![[0; AMOUNTS]; 1 << ACTIVITIES];
         for set in 1..tables.len() {
@@ -170,13 +173,14 @@ impl Problem {
     }
 }
 
-/// Computes one package on the host, by a team of threads.
+/// Computes one package on the host with a team of threads.
 ///
 /// # Shape and units
-/// `items` are global item numbers; `requests` and `best` hold the elements of just these items. `benefits` is whole.
+/// `items` are global item numbers; `requests` and `best` hold exactly the elements of these items.
+/// `benefits` is whole.
 ///
 /// # Panics
-/// When a slice is not as long as said above.
+/// When the length of a slice differs from the one above.
 pub fn host(team: &Team, items: Range<u64>, requests: &[[u32; 2]], benefits: &[u32], best: &mut [u32]) {
     let count = items.end.saturating_sub(items.start);
     assert!(
@@ -198,7 +202,7 @@ pub fn host(team: &Team, items: Range<u64>, requests: &[[u32; 2]], benefits: &[u
     });
 }
 
-/// The most that a request can bring.
+/// Returns the maximum benefit of a request.
 fn most_of([budget, activities]: [u32; 2], benefits: &[u32]) -> u32 {
     let budget = (budget as usize).min(AMOUNTS - 1);
     let mut brought = [0_u32; AMOUNTS];
@@ -206,19 +210,19 @@ fn most_of([budget, activities]: [u32; 2], benefits: &[u32]) -> u32 {
         if activities >> activity & 1 == 0 {
             continue;
         }
-        // From the largest budget down: the smaller ones still are those without this activity.
+        // From the largest budget down: the smaller ones do not include this activity yet.
         for units in (1..=budget).rev() {
             let sums = brought[..=units].iter().rev().zip(benefit);
-            // Whatever a buffer holds, nothing but the result suffers from it.
+            // Sums wrap, so that arbitrary contents of a buffer make the result wrong but cause no panic.
             brought[units] = sums.map(|(rest, gain)| rest.wrapping_add(*gain)).max().unwrap_or(0);
         }
     }
     brought[budget]
 }
 
-/// The seed of the inputs that are co-executed; any other would do.
+/// Seed of the co-executed inputs. Its value is arbitrary.
 const SEED: u64 = 0x2A9;
-/// The most items: their buffers still fit an address.
+/// Maximum number of items. Their buffers still fit in a 64-bit address space.
 const LARGEST_ITEMS: u64 = 1 << 40;
 
 impl Recipe for Problem {
@@ -230,7 +234,7 @@ impl Recipe for Problem {
 
     fn of(input: &Input<'_>) -> Result<Self, PrepareError> {
         let size = input.pick::<Self, _>([TINY, SMALL, PAPER], LARGEST_ITEMS, |items| Size { items })?;
-        // The requests, and every buffer.
+        // The problem's requests, and every buffer.
         memory_for::<Self>(size.items.saturating_mul(5 * size_of::<u32>() as u64))?;
         Ok(Self::generate(size, SEED))
     }
@@ -271,7 +275,7 @@ mod tests {
         best
     }
 
-    /// Every way to hand out the budget.
+    /// Tries every distribution of the budget.
     fn by_trying_all(problem: &Problem, [budget, activities]: [u32; 2]) -> u32 {
         let Some(left) = activities.checked_sub(1) else { return 0 };
         let benefit = &problem.benefits[activities.trailing_zeros() as usize * AMOUNTS..];
@@ -288,7 +292,7 @@ mod tests {
         assert_eq!(problem.requests().len() as u64, problem.items());
         let every = (1 << ACTIVITIES) - 1;
         let asked = problem.requests().iter().fold(0, |asked, [_, activities]| asked | activities);
-        assert_eq!(asked, every, "each activity is somebody's");
+        assert_eq!(asked, every, "every activity is requested");
         for [budget, activities] in problem.requests() {
             assert!((1..=every).contains(activities), "{activities:b}");
             assert!((1..AMOUNTS as u32).contains(budget), "{budget}");
@@ -296,12 +300,15 @@ mod tests {
         assert_eq!(problem.benefits().len(), ACTIVITIES * AMOUNTS);
         let mut rows: Vec<_> = problem.benefits().chunks(AMOUNTS).collect();
         for row in &rows {
-            assert_eq!(row[0], 0, "nothing brings nothing");
-            assert!(row.windows(2).all(|pair| (1..=1000).contains(&(pair[1] - pair[0]))), "more brings more");
+            assert_eq!(row[0], 0, "zero units have no benefit");
+            assert!(
+                row.windows(2).all(|pair| (1..=1000).contains(&(pair[1] - pair[0]))),
+                "benefits increase"
+            );
         }
         rows.sort_unstable();
         rows.dedup();
-        assert_eq!(rows.len(), ACTIVITIES, "no two activities bring the same");
+        assert_eq!(rows.len(), ACTIVITIES, "no two activities have equal benefits");
     }
 
     #[test]
@@ -341,7 +348,7 @@ mod tests {
         let problem = Problem::generate(TINY, 3);
         let at_most = most_of([AMOUNTS as u32 - 1, u32::MAX], &problem.benefits);
         assert_eq!(most_of([u32::MAX, u32::MAX], &problem.benefits), at_most);
-        // Whatever the table holds, too.
+        // Arbitrary contents of the table are legal, too.
         assert_eq!(most_of([3, 1], &[u32::MAX; ACTIVITIES * AMOUNTS]), u32::MAX);
     }
 
@@ -364,7 +371,7 @@ mod tests {
         assert!(problem.check(&solve(&Problem::generate(TINY, 6))).is_err());
     }
 
-    /// The smallest errors of the algorithm: one unit that is not handed out, one activity that is not asked.
+    /// The smallest errors of the algorithm: one unit is not distributed, one activity is ignored.
     #[test]
     fn check_rejects_one_unit_or_one_activity_too_few() {
         let problem = Problem::generate(TINY, 8);
@@ -381,7 +388,7 @@ mod tests {
             .map(|[budget, activities]| most_of([*budget, activities & (activities - 1)], &problem.benefits))
             .collect();
         let missed = right.iter().zip(&without_one).filter(|(right, wrong)| right == wrong).count();
-        assert!(missed < right.len() / 2, "{missed} requests do without their first activity");
+        assert!(missed < right.len() / 2, "{missed} requests do not need their first activity");
     }
 
     #[test]
@@ -401,7 +408,7 @@ mod tests {
                 page.split(language).skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
             assert!(shown.len() > 1);
             for code in shown {
-                assert!(sources.iter().any(|source| source.contains(code)), "nowhere stands:\n{code}");
+                assert!(sources.iter().any(|source| source.contains(code)), "no source contains:\n{code}");
             }
         }
     }

@@ -1,23 +1,23 @@
-//! Ray: a picture of mirroring spheres by following rays, an irregular workload.
+//! Ray: a ray-traced picture of reflective spheres, an irregular workload.
 //!
 //! ```text
 //!   scene (all) ──▶ item i: the ray of pixel i, from mirror to mirror ──▶ pixels[i]
 //! ```
 //!
-//! The scene has 20 spheres on a ground of dark and light cells, under two lamps that throw shadows. A ray is followed over five
-//! mirrors at most.
+//! The scene has 20 spheres on a ground of dark and light cells, under two lamps that cast shadows. A ray is
+//! traced over at most five reflections.
 //!
 //! Invariants:
 //!
-//! 1. **Pixels are bit-identical everywhere.** Host and device do the same additions and products in single precision in the same
-//!    order, and never contract two of them into one. There is no division and no root of the device's own: roots are those of
-//!    [`inverse_root`], which needs none. So whole pictures are compared byte by byte, although the least rounding decides
-//!    whether a ray meets a sphere.
-//! 2. **Whatever the scene holds, a pixel ends**: mirrors are counted.
+//! 1. **Pixels are bit-identical everywhere.** Host and devices execute the same additions and products in
+//!    single precision in the same order, without contraction. They use neither divisions nor the device's
+//!    own roots: roots come from [`inverse_root`], which needs neither. So the check compares whole pictures
+//!    byte by byte, although the smallest rounding decides whether a ray hits a sphere.
+//! 2. **Every pixel terminates, for any contents of the scene**: the number of reflections is limited.
 //!
 //! # Source
-//! The irregular benchmark of the co-execution papers, with one buffer read and one written: 3072 x 3072 pixels, 17 primitives and more,
-//! depth 5, groups of 128. Their scenes are not published.
+//! The irregular benchmark of the co-execution papers, with one buffer read and one written: 3072 x 3072
+//! pixels, 17 primitives and more, depth 5, groups of 128. Their scenes are not published.
 
 use crate::check::{Mismatch, Value};
 use crate::jobs;
@@ -36,55 +36,56 @@ pub const LOCAL_SIZE: u64 = 128;
 /// The OpenCL C 1.2 program.
 ///
 /// # Shape and units
-/// Kernel arguments: `global const float4* scene` (two vectors for each [`Thing`]), `global uchar4* pixels`, `uint things`, `uint
-/// width`, `uint depth`, `float half_width`, `float half_height`, `float step`, `ulong end` (items from `end` on are left alone).
-/// The buffers are whole, the global offset is the first item of the package.
+/// Kernel arguments: `global const float4* scene` (two vectors for each [`Thing`]), `global uchar4* pixels`,
+/// `uint things`, `uint width`, `uint depth`, `float half_width`, `float half_height`, `float step`,
+/// `ulong end` (the kernel skips items from `end` on). The buffers are whole. The global offset is the first
+/// item of the package.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/ray.cl");
 
-/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+/// The program in CUDA C. Its kernels take the arguments of the OpenCL program, then their items.
 pub const CUDA_SOURCE: &str = include_str!("kernels/ray.cu");
 
 /// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
 pub const OPENCL_KERNEL: &str = "ray";
 
-/// The published number of mirrors after which a ray is given up.
+/// Published maximum number of reflections of a ray.
 pub const DEPTH: u32 = 5;
 
-/// One thing of a scene: its x, y, z and radius; its red, green, blue and how much of the light it mirrors.
+/// One thing of a scene: x, y, z and radius; red, green, blue and the share of the light that it reflects.
 ///
-/// The first thing of a scene is the camera, with the tilt of its view in place of a radius and the colour of the sky. A negative
-/// radius is a lamp, and no radius is the ground at height y.
+/// The first thing of a scene is the camera, with the tilt of its view in place of a radius, and with the
+/// colour of the sky. A negative radius marks a lamp, and a radius of zero marks the ground, at height y.
 pub type Thing = [f32; 8];
 
-/// How large a problem is.
+/// The size of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Size {
-    /// Pixels, row by row of a picture that is about square.
+    /// Pixels of an approximately square picture, row by row.
     pub items: u64,
 }
 
-/// For tests: milliseconds, no multiple of the local size, and a last row that is not full.
+/// Size for tests: takes milliseconds, is no multiple of the local size, and has a last row that is not full.
 pub const TINY: Size = Size { items: 2_503 };
-/// About a second alone on one core.
+/// Takes about a second on one core.
 pub const SMALL: Size = Size { items: 1024 * 1024 };
 /// The published size.
 pub const PAPER: Size = Size { items: 3072 * 3072 };
 
-/// Rays begin so far from what they leave.
+/// Distance between a surface and the origin of a ray that leaves it. Also the minimum distance of a hit.
 const NEAR: f32 = 0.002;
-/// Nothing is seen that is so far away.
+/// Maximum distance of a visible thing.
 const FAR: f32 = 200.0;
-/// A way that falls less meets no ground.
+/// Minimum downward component of a direction that hits the ground.
 const LEAST_FALL: f32 = 0.0001;
-/// The light in a shadow.
+/// Ambient light, the only light in a shadow.
 const AMBIENT: f32 = 0.12;
-/// How much of the light the dark cells of the ground give back.
+/// Share of the light that the dark cells of the ground reflect.
 const DARK: f32 = 0.35;
-/// A ray is given up that counts for less: a channel has 255 steps.
+/// Minimum weight of a ray in its pixel. A channel has 255 steps.
 const LEAST_WEIGHT: f32 = 0.004;
 /// Columns and rows of spheres.
 const SPHERES: [u64; 2] = [5, 4];
-/// Pixels of one job of the host kernel: small enough that the slowest job does not keep the others waiting.
+/// Maximum number of pixels per job of the host kernel: so few that no straggler delays the package.
 const PIXELS_PER_JOB: usize = 128;
 
 /// A view of a scene.
@@ -95,24 +96,24 @@ pub struct Problem {
     scene: Vec<Thing>,
 }
 
-/// How pixels become rays.
+/// The mapping from pixels to rays.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct View {
-    /// Pixels of a row.
+    /// Pixels per row.
     pub width: u32,
-    /// Mirrors after which a ray is given up.
+    /// Maximum number of reflections of a ray.
     pub depth: u32,
-    /// The column and the row in the middle.
+    /// Column and row of the picture's centre.
     pub middle: [f32; 2],
-    /// The distance of two pixels on a plane at distance 1.
+    /// Distance between adjacent pixels on a plane at distance 1.
     pub step: f32,
 }
 
 impl Problem {
-    /// The most items: a picture of so many pixels can be read back.
+    /// Maximum number of items. A picture of this many pixels can be read back.
     pub const LARGEST_ITEMS: u64 = Picture::LARGEST_PIXELS;
 
-    /// Draws a scene, and views it in exactly `size.items` pixels.
+    /// Draws a scene with a view of exactly `size.items` pixels.
     ///
     /// ```
     /// use dml_arenas::launch::Team;
@@ -130,7 +131,7 @@ impl Problem {
     #[must_use]
     pub fn generate(size: Size, seed: u64) -> Self {
         let items = size.items;
-        assert!(items <= Self::LARGEST_ITEMS, "a picture of {items} pixels");
+        assert!(items <= Self::LARGEST_ITEMS, "a ray picture of {items} pixels is too large");
         let width = ((items as f64).sqrt().ceil() as u64).max(1);
         let height = items.div_ceil(width);
         let middle = [width, height].map(|edge| (edge.saturating_sub(1) as f64 / 2.0) as f32);
@@ -138,25 +139,25 @@ impl Problem {
         Self { items, view, scene: scene(seed) }
     }
 
-    /// The number of items: one per pixel.
+    /// Returns the number of items: one per pixel.
     #[must_use]
     pub fn items(&self) -> u64 {
         self.items
     }
 
-    /// The view.
+    /// Returns the view.
     #[must_use]
     pub fn view(&self) -> &View {
         &self.view
     }
 
-    /// The height of the picture in pixels; its last row may be covered in part.
+    /// Returns the height of the picture in pixels. Its last row may be covered in part.
     #[must_use]
     pub fn height(&self) -> u32 {
         self.items.div_ceil(self.view.width.into()) as u32
     }
 
-    /// The scene, the camera first.
+    /// Returns the scene, with the camera first.
     #[must_use]
     pub fn scene(&self) -> &[Thing] {
         &self.scene
@@ -164,11 +165,12 @@ impl Problem {
 
     /// Compares a whole output byte by byte with a reference, in the current rayon pool.
     ///
-    /// The reference follows a ray by recursion, and finds all places where it meets something before it takes the first one. It is
-    /// written for any kind of number; tests compare it with itself in double precision and with true roots.
+    /// The reference traces a ray recursively, and finds all hits before it takes the nearest one. It is
+    /// generic over the number type. A test compares pictures with the reference in double precision, with
+    /// true roots.
     ///
     /// # Errors
-    /// A [`Mismatch`] with the first wrong item, or with the lengths where they differ.
+    /// A [`Mismatch`] with the first wrong item, or with the lengths if they differ.
     pub fn check(&self, pixels: &[[u8; 4]]) -> Result<(), Mismatch> {
         Mismatch::of_length("length of the ray output", self.items as usize, pixels.len(), 1)?;
         let scene = reference::Scene::<f32>::of(&self.scene);
@@ -182,7 +184,7 @@ impl Problem {
         })
     }
 
-    /// The picture that a whole output makes; pixels that no item covers are black.
+    /// Returns the picture of a whole output. Pixels that no item covers are black.
     ///
     /// # Panics
     /// When `pixels` does not have one pixel per item.
@@ -225,7 +227,7 @@ fn inner(a: Vector, b: Vector) -> f32 {
     a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 }
 
-/// `a + b * by`, in each direction.
+/// Returns `a + b * by` for each component.
 fn along(a: Vector, b: Vector, by: f32) -> Vector {
     [a[0] + b[0] * by, a[1] + b[1] * by, a[2] + b[2] * by]
 }
@@ -246,9 +248,10 @@ fn look(thing: &Thing) -> Vector {
     [thing[4], thing[5], thing[6]]
 }
 
-/// One over the root of a number above zero, to about 22 bits: four of Newton's steps from a guess by the number's bits.
+/// Returns the reciprocal square root of a positive number, to about 22 bits. It takes four Newton steps from
+/// an initial guess, which it derives from the number's bits.
 ///
-/// Additions and products alone, so every device finds the same bits.
+/// It uses only additions and products, so every device computes the same bits.
 #[must_use]
 pub fn inverse_root(value: f32) -> f32 {
     let half_of_it = 0.5 * value;
@@ -259,13 +262,13 @@ pub fn inverse_root(value: f32) -> f32 {
     guess
 }
 
-/// Computes one package on the host, by a team of threads.
+/// Computes one package on the host with a team of threads.
 ///
 /// # Shape and units
-/// `items` are global item numbers; `pixels` holds just these items. `scene` is whole.
+/// `items` are global item numbers; `pixels` holds exactly these items. `scene` is whole.
 ///
 /// # Panics
-/// When `pixels` does not have one pixel per item, or there are items and no camera or no width.
+/// When `pixels` does not have one pixel per item, or there are items but no camera, or no width.
 pub fn host(team: &Team, items: Range<u64>, scene: &[Thing], view: &View, pixels: &mut [[u8; 4]]) {
     let count = items.end.saturating_sub(items.start);
     assert!(
@@ -284,7 +287,7 @@ pub fn host(team: &Team, items: Range<u64>, scene: &[Thing], view: &View, pixels
     });
 }
 
-/// The first thing on a way and its distance, if that is less than `limit`.
+/// Returns the nearest thing in a direction and its distance, if that is less than `limit`.
 fn first_on(scene: &[Thing], from: Vector, way: Vector, limit: f32) -> Option<(usize, f32)> {
     let (mut first, mut nearest) = (None, limit);
     for (index, thing) in scene.iter().enumerate().skip(1) {
@@ -316,7 +319,7 @@ fn first_on(scene: &[Thing], from: Vector, way: Vector, limit: f32) -> Option<(u
     first.map(|first| (first, nearest))
 }
 
-/// Follows the ray of a pixel.
+/// Traces the ray of a pixel, and returns its colour.
 fn pixel_of(item: u64, scene: &[Thing], view: &View) -> [u8; 4] {
     let camera = &scene[0];
     let column = (item % u64::from(view.width)) as u32 as f32;
@@ -357,7 +360,8 @@ fn pixel_of(item: u64, scene: &[Thing], view: &View) -> [u8; 4] {
     [red, green, blue, 255]
 }
 
-/// The direction away from a thing at a point of it, and how much of the light the thing gives back there.
+/// Returns the surface normal of a thing at a point, and the share of the light that the surface reflects
+/// there.
 fn surface(thing: &Thing, point: Vector) -> (Vector, f32) {
     if thing[3] == 0.0 {
         let cell = (point[0].floor() as i32).wrapping_add(point[2].floor() as i32);
@@ -367,7 +371,7 @@ fn surface(thing: &Thing, point: Vector) -> (Vector, f32) {
     (scaled(normal, inverse_root(inner(normal, normal))), 1.0)
 }
 
-/// The light at a point in each colour, and how much of the lamps is mirrored there.
+/// Returns the light at a point in each colour, and the specular highlights of the lamps there.
 fn lit(scene: &[Thing], point: Vector, outside: Vector, normal: Vector, way: Vector) -> (Vector, f32) {
     let (mut light, mut gleam) = ([AMBIENT; 3], 0.0);
     for lamp in scene.iter().skip(1).filter(|thing| thing[3] < 0.0) {
@@ -380,7 +384,7 @@ fn lit(scene: &[Thing], point: Vector, outside: Vector, normal: Vector, way: Vec
             light = along(light, look(lamp), facing);
             let mirrored = difference(scaled(normal, 2.0 * facing), to_lamp);
             let mut shine = (-inner(mirrored, way)).max(0.0);
-            // To the power of 32.
+            // The specular exponent is 32.
             for _ in 0..5 {
                 shine *= shine;
             }
@@ -390,7 +394,7 @@ fn lit(scene: &[Thing], point: Vector, outside: Vector, normal: Vector, way: Vec
     (light, gleam)
 }
 
-/// The seed of the scene that is co-executed; any other would do.
+/// Seed of the co-executed scene. Its value is arbitrary.
 const SEED: u64 = 0x5CE1E;
 
 impl Recipe for Problem {
@@ -404,7 +408,7 @@ impl Recipe for Problem {
     fn of(input: &Input<'_>) -> Result<Self, PrepareError> {
         let size =
             input.pick::<Self, _>([TINY, SMALL, PAPER], Self::LARGEST_ITEMS, |items| Size { items })?;
-        // The pixels, and the picture made of them.
+        // The pixels, and the picture made from them.
         memory_for::<Self>(size.items * 2 * size_of::<[u8; 4]>() as u64)?;
         Ok(Self::generate(size, SEED))
     }

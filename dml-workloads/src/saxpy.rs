@@ -1,4 +1,4 @@
-//! Saxpy: `out[i] = alpha * x[i] + y[i]`, the regular workload that is bound by memory.
+//! Saxpy: `out[i] = alpha * x[i] + y[i]`, a regular, memory-bound workload.
 //!
 //! ```text
 //!   x[items] ─┐
@@ -21,11 +21,12 @@ pub const LOCAL_SIZE: u64 = 128;
 /// The OpenCL C 1.2 program.
 ///
 /// # Shape and units
-/// Kernel arguments: `float alpha`, `global const float* x`, `global const float* y`, `global float* out`, `ulong end`
-/// (items from `end` on are left alone). The buffers are whole, the global offset is the first item of the package.
+/// Kernel arguments: `float alpha`, `global const float* x`, `global const float* y`, `global float* out`,
+/// `ulong end` (the kernel skips items from `end` on). The buffers are whole. The global offset is the first
+/// item of the package.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/saxpy.cl");
 
-/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+/// The program in CUDA C. Its kernels take the arguments of the OpenCL program, then their items.
 pub const CUDA_SOURCE: &str = include_str!("kernels/saxpy.cu");
 
 /// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
@@ -34,18 +35,19 @@ pub const OPENCL_KERNEL: &str = "saxpy";
 /// Elements of one job of the host kernel: three slices of 64 KiB.
 const ELEMENTS_PER_JOB: usize = 16 * 1024;
 
-/// How large a problem is.
+/// The size of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Size {
     /// Elements of each vector.
     pub items: u64,
 }
 
-/// For tests: milliseconds, and no multiple of the local size.
+/// Size for tests: takes milliseconds, and is no multiple of the local size.
 pub const TINY: Size = Size { items: 10_007 };
 /// The smaller published size, 120 MB in three vectors.
 ///
-/// A second of saxpy on one core would need vectors of several gigabytes, so this one stays far below a second.
+/// A second of saxpy on one core would need vectors of several gigabytes. So this size stays far below a
+/// second.
 pub const SMALL: Size = Size { items: 10_000_000 };
 /// The larger published size, 1.2 GB in three vectors.
 pub const PAPER: Size = Size { items: 100_000_000 };
@@ -80,25 +82,25 @@ impl Problem {
         Self { alpha: 1.25 + random::unit(seed, 0), x: vector(1), y: vector(2) }
     }
 
-    /// The number of items: one per element.
+    /// Returns the number of items: one per element.
     #[must_use]
     pub fn items(&self) -> u64 {
         self.x.len() as u64
     }
 
-    /// The factor.
+    /// Returns the factor.
     #[must_use]
     pub fn alpha(&self) -> f32 {
         self.alpha
     }
 
-    /// The vector that is scaled.
+    /// Returns the vector that is scaled.
     #[must_use]
     pub fn x(&self) -> &[f32] {
         &self.x
     }
 
-    /// The vector that is added.
+    /// Returns the vector that is added.
     #[must_use]
     pub fn y(&self) -> &[f32] {
         &self.y
@@ -106,11 +108,11 @@ impl Problem {
 
     /// Compares a whole output with a reference in double precision.
     ///
-    /// An element may be off by the rounding of one product and one sum in single precision, with or without their
-    /// contraction into one operation, and by what a device loses that has no subnormal numbers.
+    /// The error bound covers the rounding of one product and one sum in single precision, with or without
+    /// contraction. It includes the smallest normal number, for devices without subnormal numbers.
     ///
     /// # Errors
-    /// A [`Mismatch`] with the first wrong element, or with the lengths where they differ.
+    /// A [`Mismatch`] with the first wrong element, or with the lengths if they differ.
     pub fn check(&self, out: &[f32]) -> Result<(), Mismatch> {
         Mismatch::of_length("length of the saxpy output", self.x.len(), out.len(), 1)?;
         let wrong = (0..out.len()).into_par_iter().with_min_len(ELEMENTS_PER_JOB).find_map_first(|index| {
@@ -131,18 +133,18 @@ impl Problem {
     }
 }
 
-/// How far a single-precision `product + y` may be from the exact `sum`.
+/// Returns the error bound of a single-precision `product + y`, whose exact value is `sum`.
 fn rounding_bound(product: f64, sum: f64) -> f64 {
-    // Half a unit in the last place, relative; the factor covers the second-order terms and the reference's own error.
+    // The unit roundoff. The factor covers second-order terms and the error of the reference.
     let unit = f64::from(f32::EPSILON) / 2.0;
     let smallest_normal = f64::from(f32::MIN_POSITIVE);
     1.000_001 * unit * (product.abs() + sum.abs()) + smallest_normal
 }
 
-/// Computes one package on the host, by a team of threads.
+/// Computes one package on the host with a team of threads.
 ///
 /// # Shape and units
-/// `items` are global item numbers; `x`, `y` and `out` hold the elements of just these items.
+/// `items` are global item numbers; `x`, `y` and `out` hold exactly the elements of these items.
 ///
 /// # Panics
 /// When a slice does not have one element per item.
@@ -163,9 +165,9 @@ pub fn host(team: &Team, items: Range<u64>, alpha: f32, x: &[f32], y: &[f32], ou
     });
 }
 
-/// The seed of the inputs that are co-executed; any other would do.
+/// Seed of the co-executed inputs. Its value is arbitrary.
 const SEED: u64 = 0x5A_C9;
-/// The most items: three vectors of them still fit an address.
+/// Maximum number of items. Three vectors of them still fit in a 64-bit address space.
 const LARGEST_ITEMS: u64 = 1 << 40;
 
 impl Recipe for Problem {
@@ -225,7 +227,7 @@ mod tests {
         }
     }
 
-    /// Half a unit in the last place of the product and of the sum, and what is lost of the smallest numbers.
+    /// The bound is a unit roundoff of the product, one of the sum, and the smallest normal number.
     #[test]
     fn every_rounding_counts_once() {
         let unit = 2.0_f64.powi(-24);

@@ -1,20 +1,21 @@
-//! The picture that picture workloads draw themselves: a lake under mountains at dusk.
+//! The generated input picture: a lake under mountains at dusk.
 //!
 //! ```text
 //!   sky gradient, stars, sun ─▶ three ridges ─▶ lake that mirrors them ─▶ hatched frame ─▶ grain
 //! ```
 //!
-//! Smooth gradients show banding, outlines show shifts, hatching and grain show what a blur does; no two pixels are
-//! alike, so a stale or misplaced one shows. Only additions, multiplications, divisions and square roots are used: a
+//! Smooth gradients expose banding, and outlines expose shifts. Hatching and grain make the effect of a blur
+//! visible. Neighbouring pixels almost always differ, so a stale or misplaced pixel shows. The picture uses
+//! only operations that every machine rounds alike, such as sums, products, divisions and square roots. So a
 //! seed gives the same picture on every machine.
 
 use crate::random;
 use rayon::prelude::*;
 
-/// Colours as fractions of full brightness.
+/// Red, green and blue as fractions of full brightness.
 type Colour = [f32; 3];
 
-/// Where the lake begins, from the top.
+/// Upper edge of the lake, as a fraction of the height from the top.
 const SHORE: f32 = 0.68;
 
 /// Ridges from the farthest to the nearest: height of the base line, roughness, number of hills, colour.
@@ -42,7 +43,7 @@ struct Scene {
     width: u32,
     height: u32,
     seed: u64,
-    /// For every ridge, how far from the top it begins in each column.
+    /// Upper edge of each ridge in each column, as a fraction of the height from the top.
     ridges: [Vec<f32>; 3],
     sun: (f32, f32),
 }
@@ -70,14 +71,15 @@ impl Scene {
             if down < SHORE { self.land(column, across, down) } else { self.lake(column, row, across, down) };
         let from_edge = across.min(1.0 - across).min(down).min(1.0 - down);
         if from_edge < 0.02 {
-            // One pixel wide diagonals: the finest texture there can be.
+            // Diagonals one pixel high: the finest possible texture.
             let stripe = (column + 2 * row) % 6;
             colour = mix(colour, [0.95, 0.90, 0.78], if stripe < 2 { 0.9 } else { 0.45 });
         }
         let index = u64::from(row) * u64::from(self.width) + u64::from(column);
         let grain = random::word(self.seed, index).to_le_bytes();
         let byte = |channel: usize| {
-            // Four bits of grain, half a level of which rounds.
+            // Sixteen levels of grain, centred on the colour. The offset is 7.5 and not 8 to round to the
+            // nearest level.
             (colour[channel] * 255.0 + f32::from(grain[channel]) / 16.0 - 7.5) as u8
         };
         [byte(0), byte(1), byte(2), 255 - grain[3] / 16]
@@ -111,7 +113,7 @@ impl Scene {
         if from_sun < 0.075 {
             colour = mix([1.0, 0.97, 0.80], [1.0, 0.78, 0.45], from_sun / 0.075);
         }
-        // A star in a few of the cells of a grid, fading towards the horizon.
+        // A star in one of ten cells of a grid, fading towards the horizon.
         let (cell_x, cell_y) = (across * aspect * 60.0, down * 60.0);
         let cell = cell_x as u64 + (cell_y as u64) * 100_000;
         let star = random::stream(self.seed ^ 0x57A5, cell);
@@ -128,7 +130,7 @@ impl Scene {
 
     fn lake(&self, column: u32, row: u32, across: f32, down: f32) -> Colour {
         let depth = (down - SHORE) / (1.0 - SHORE);
-        // Ripples grow towards the viewer and shift what is mirrored.
+        // Ripples grow towards the viewer and shift the reflection.
         let ripple =
             noise(self.seed ^ 0x1A4E, 3.0 / (0.03 + depth) * 8.0 + 2.0 * noise(self.seed, across * 14.0))
                 - 0.5;
@@ -149,14 +151,14 @@ fn mix(from: Colour, to: Colour, share: f32) -> Colour {
     std::array::from_fn(|channel| from[channel] + (to[channel] - from[channel]) * share)
 }
 
-/// Smooth noise in `0.0..1.0` along a line, with a new value at every whole number.
+/// Returns smooth noise in `0.0..1.0` along a line, with a new random value at every integer.
 fn noise(seed: u64, position: f32) -> f32 {
     let (cell, share) = (position.floor(), position - position.floor());
     let (from, to) = (random::unit(seed, cell as u64), random::unit(seed, cell as u64 + 1));
     from + (to - from) * share * share * (3.0 - 2.0 * share)
 }
 
-/// Noise with detail at seven scales, in `0.0..1.0`.
+/// Returns noise in `0.0..1.0` with detail at seven scales.
 fn fractal_noise(seed: u64, position: f32) -> f32 {
     let (mut sum, mut weight, mut scale) = (0.0, 0.5, 1.0);
     for octave in 0..7 {

@@ -1,4 +1,4 @@
-//! Taylor: sine, cosine and tangent by the terms of their series, a regular workload that is bound by arithmetic.
+//! Taylor: sine, cosine and tangent from their Taylor series, a regular, compute-bound workload.
 //!
 //! ```text
 //!   x[items] ──────────────────┐                  ┌─▶ circle[items]     (sin x, cos x)
@@ -6,31 +6,33 @@
 //!   tangent factors (all) ─────┘                  └─▶ tangents[items]   tan x
 //! ```
 //!
-//! Term `k + 1` of a series is term `k` times the square of x times a factor that depends on `k` alone. So a series is
-//! `1 + f0 s (1 + f1 s (1 + ...))` with `s = x * x`, and is added up from its end.
+//! Term `k + 1` of a series is term `k` times the square of x times a factor that depends on `k` alone. So a
+//! series is `1 + f0 s (1 + f1 s (1 + ...))` with `s = x * x`, and is summed from its last term.
 //!
 //! Invariants:
 //!
-//! 1. **The result is the sum of so many terms**, not the function: the check knows what the left-out terms of the tangent
-//!    amount to.
-//! 2. **Nothing overflows or underflows**: what is added up from the end stays between 0 and 13.
+//! 1. **The result is the sum of a fixed number of terms**, not the function. The check subtracts the omitted
+//!    terms of the tangent.
+//! 2. **Nothing overflows or underflows**: partial sums from the end stay between 0 and 13.
 //!
-//! # How far a result may be off
-//! With `u` half a unit in the last place, a step `1 + f s r` adds at most `4u` of the product (the rounding of the factor, of
-//! the square, and of two products) and `u` of the sum. The errors of step `k` reach the result times the terms before it. With
-//! the magnitudes `|t|` of the terms, all steps together so give less than `5u` times the sum of `(k + 1)|t[k]|`. Those sums are known:
+//! # Error bound
+//! Let `u` be the unit roundoff, half a unit in the last place. A step `1 + f s r` adds at most `4u` of the
+//! product (the rounding of the factor, of the square, and of two products) and `u` of the sum. The error of
+//! step `k` reaches the result multiplied by the terms before it. With the magnitudes `|t|` of the terms, all
+//! steps together add less than `5u` times the sum of `(k + 1)|t[k]|`. These sums have closed forms:
 //!
-//! | series | sum of `(k + 1)`\|`t[k]`\| | further |
+//! | series | sum of `(k + 1)`\|`t[k]`\| | additional error |
 //! |---|---|---|
 //! | sine | (sinh x + x cosh x) / 2 | `u` sin x, the last product |
 //! | cosine | cosh x + (x sinh x) / 2 | |
 //! | tangent | (tan x + x / cos² x) / 2 | `u` tan x, the last product |
 //!
-//! A contracted operation has one rounding less. Host and device are each within that of the exact value.
+//! A contracted operation has one rounding less. The results of host and devices are each within this bound
+//! of the exact value.
 //!
 //! # Source
-//! The regular benchmark of the co-execution papers with three buffers read and two written; 1.0 million items, groups of 64. They do
-//! not say how many terms.
+//! The regular benchmark of the co-execution papers with three buffers read and two written; 1.0 million
+//! items, groups of 64. The papers do not publish the number of terms.
 
 use crate::check::{Mismatch, Value};
 use crate::jobs;
@@ -47,18 +49,19 @@ pub const LOCAL_SIZE: u64 = 64;
 /// The OpenCL C 1.2 program.
 ///
 /// # Shape and units
-/// Kernel arguments: `global const float* x`, `global const float2* circle_factors`, `global const float* tangent_factors`,
-/// `global float2* circle`, `global float* tangents`, `uint terms`, `ulong end` (items from `end` on are left alone). The
-/// buffers are whole, the global offset is the first item of the package. `terms` is one more than there are factors.
+/// Kernel arguments: `global const float* x`, `global const float2* circle_factors`,
+/// `global const float* tangent_factors`, `global float2* circle`, `global float* tangents`, `uint terms`,
+/// `ulong end` (the kernel skips items from `end` on). The buffers are whole. The global offset is the first
+/// item of the package. `terms` is the number of factors plus one.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/taylor.cl");
 
-/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+/// The program in CUDA C. Its kernels take the arguments of the OpenCL program, then their items.
 pub const CUDA_SOURCE: &str = include_str!("kernels/taylor.cu");
 
 /// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
 pub const OPENCL_KERNEL: &str = "taylor";
 
-/// How large a problem is.
+/// The size of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Size {
     /// Angles.
@@ -67,20 +70,21 @@ pub struct Size {
     pub terms: u32,
 }
 
-/// For tests: milliseconds, no multiple of the local size, and so few terms that the last one shows.
+/// Size for tests: takes milliseconds, and is no multiple of the local size. It has so few terms that the
+/// last one is significant.
 pub const TINY: Size = Size { items: 5_003, terms: 64 };
-/// About a second alone on one core.
+/// Takes about a second on one core.
 pub const SMALL: Size = Size { items: 1_000_000, terms: TERMS };
 /// The published number of items.
 pub const PAPER: Size = Size { items: 1_000_000, terms: TERMS };
 
-/// The terms where none are asked for.
+/// Default number of terms.
 const TERMS: u32 = 1024;
-/// Angles of one job of the host kernel.
+/// Maximum number of angles per job of the host kernel.
 const ANGLES_PER_JOB: usize = 1024;
-/// Angles that the host kernel goes along with side by side.
+/// Angles that the host kernel processes in parallel lanes.
 const LANES: usize = 16;
-/// Half a unit in the last place, relative.
+/// Unit roundoff of single precision: half a unit in the last place, relative.
 const UNIT: f64 = f32::EPSILON as f64 / 2.0;
 
 /// The inputs of one run.
@@ -92,12 +96,13 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// The fewest terms: what is left out of sine and cosine is then below their rounding.
+    /// Minimum number of terms. The omitted terms of sine and cosine are then below their rounding error.
     pub const FEWEST_TERMS: u32 = 12;
-    /// The most terms: roundings of higher order still do not count.
+    /// Maximum number of terms. Rounding errors of higher order are still negligible.
     pub const MOST_TERMS: u32 = 4096;
 
-    /// Draws angles of 0.25 to 1.5 to either side, in parallel, and computes the factors of the series.
+    /// Draws angles of either sign with magnitudes from 0.25 to 1.5, in parallel, and computes the factors of
+    /// the series.
     ///
     /// ```
     /// use dml_arenas::launch::Team;
@@ -106,13 +111,15 @@ impl Problem {
     /// let problem = Problem::generate(taylor::TINY, 42);
     /// let (mut circle, mut tangents) = (vec![[0.0; 2]; problem.x().len()], vec![0.0; problem.x().len()]);
     /// let (of_circle, of_tangent) = (problem.circle_factors(), problem.tangent_factors());
-    /// taylor::host(Team::global(), 0..problem.items(), problem.x(), of_circle, of_tangent, &mut circle, &mut tangents);
+    /// let (items, x) = (0..problem.items(), problem.x());
+    /// taylor::host(Team::global(), items, x, of_circle, of_tangent, &mut circle, &mut tangents);
     /// problem.check(&circle, &tangents)?;
     /// # Ok::<(), dml_workloads::check::Mismatch>(())
     /// ```
     ///
     /// # Panics
-    /// When `size.terms` is not from [`FEWEST_TERMS`](Self::FEWEST_TERMS) to [`MOST_TERMS`](Self::MOST_TERMS).
+    /// When `size.terms` is not from [`FEWEST_TERMS`](Self::FEWEST_TERMS) to
+    /// [`MOST_TERMS`](Self::MOST_TERMS).
     #[must_use]
     pub fn generate(size: Size, seed: u64) -> Self {
         let terms = size.terms;
@@ -129,41 +136,41 @@ impl Problem {
         }
     }
 
-    /// The number of items: one per angle.
+    /// Returns the number of items: one per angle.
     #[must_use]
     pub fn items(&self) -> u64 {
         self.x.len() as u64
     }
 
-    /// The terms of each series.
+    /// Returns the number of terms of each series.
     #[must_use]
     pub fn terms(&self) -> u32 {
         self.tangent_factors.len() as u32 + 1
     }
 
-    /// The angles.
+    /// Returns the angles.
     #[must_use]
     pub fn x(&self) -> &[f32] {
         &self.x
     }
 
-    /// The factors of the sine's and the cosine's terms.
+    /// Returns the factors of the terms of sine and cosine.
     #[must_use]
     pub fn circle_factors(&self) -> &[[f32; 2]] {
         &self.circle_factors
     }
 
-    /// The factors of the tangent's terms.
+    /// Returns the factors of the terms of the tangent.
     #[must_use]
     pub fn tangent_factors(&self) -> &[f32] {
         &self.tangent_factors
     }
 
-    /// Compares whole outputs with the functions of the standard library in double precision. From the tangent it takes what
-    /// the left-out terms amount to, which are geometric series.
+    /// Compares whole outputs with the functions of the standard library in double precision. From the
+    /// tangent it subtracts the omitted terms, which are geometric series.
     ///
     /// # Errors
-    /// A [`Mismatch`] with the first wrong item, or with the lengths where they differ.
+    /// A [`Mismatch`] with the first wrong item, or with the lengths if they differ.
     pub fn check(&self, circle: &[[f32; 2]], tangents: &[f32]) -> Result<(), Mismatch> {
         Mismatch::of_length("length of the taylor circle", self.x.len(), circle.len(), 1)?;
         Mismatch::of_length("length of the taylor tangents", self.x.len(), tangents.len(), 1)?;
@@ -175,7 +182,7 @@ impl Problem {
             let mut all = expected.into_iter().zip(found).zip(names);
             all.find_map(|(((expected, most), found), what)| {
                 let (expected, found) = (expected, f64::from(found));
-                // Written so that no number is off by more.
+                // Written so that NaN is wrong.
                 let is_right = (found - expected).abs() <= most;
                 let (expected, found) = (Value::Real(expected), Value::Real(found));
                 (!is_right).then_some(Mismatch { item: item as u64, expected, found, what })
@@ -185,17 +192,17 @@ impl Problem {
     }
 }
 
-/// What makes the next term of sine and cosine of term `k - 1`, but for the square of x.
+/// Returns the factors that lead from term `k - 1` to term `k` of sine and cosine, without the square of x.
 fn circle_factors(k: u32) -> [f32; 2] {
     let twice = 2.0 * f64::from(k);
     [(-1.0 / (twice * (twice + 1.0))) as f32, (-1.0 / (twice * (twice - 1.0))) as f32]
 }
 
-/// What makes the next term of the tangent of term `k - 1`, but for the square of x.
+/// Returns the factor that leads from term `k - 1` to term `k` of the tangent, without the square of x.
 ///
 /// The coefficient of `x^(2n-1)` is `2 (2/pi)^(2n)` times the sum of `m^(-2n)` over the odd `m`.
 fn tangent_factor(k: u32) -> f32 {
-    // The largest m whose terms of m^-6 and further still count.
+    // The largest m of the sum. Terms of m^-6 and higher powers are negligible beyond it.
     const LAST: i32 = 1_001;
     let sum = |n: u32| match n {
         1 => PI.powi(2) / 8.0,
@@ -205,11 +212,11 @@ fn tangent_factor(k: u32) -> f32 {
     (4.0 / PI.powi(2) * sum(k + 1) / sum(k)) as f32
 }
 
-/// Sine, cosine, and so many terms of the tangent, each with how far a result may be off.
+/// Returns sine, cosine and the sum of `terms` terms of the tangent, each with its error bound.
 fn expected(x: f64, terms: u32) -> [(f64, f64); 3] {
     let (sine, cosine) = x.sin_cos();
     let tangent = sine / cosine;
-    // What is left out of the tangent: for each pole at m pi / 2 the rest of a geometric series.
+    // The omitted terms of the tangent: for each pole at m pi / 2, the remainder of a geometric series.
     let left_out: f64 = (1..=9)
         .step_by(2)
         .map(|m| {
@@ -218,7 +225,7 @@ fn expected(x: f64, terms: u32) -> [(f64, f64); 3] {
         })
         .sum();
     let a = x.abs();
-    // The factor covers what roundings of higher order and the reference's own add.
+    // The factor covers rounding errors of higher order, and those of the reference.
     let off = |sum: f64, last: f64| 1.01 * UNIT * (5.0 * sum + last.abs());
     [
         (sine, off((a.sinh() + a * a.cosh()) / 2.0, sine)),
@@ -227,13 +234,15 @@ fn expected(x: f64, terms: u32) -> [(f64, f64); 3] {
     ]
 }
 
-/// Computes one package on the host, by a team of threads.
+/// Computes one package on the host with a team of threads.
 ///
 /// # Shape and units
-/// `items` are global item numbers; `x`, `circle` and `tangents` hold the elements of just these items. The factors are whole.
+/// `items` are global item numbers; `x`, `circle` and `tangents` hold exactly the elements of these items.
+/// The factors are whole.
 ///
 /// # Panics
-/// When a slice is not as long as said above, or the factors are not equally many.
+/// When the length of a slice differs from the one above, or the two series have different numbers of
+/// factors.
 pub fn host(
     team: &Team,
     items: Range<u64>,
@@ -260,7 +269,7 @@ pub fn host(
         for ((x, circle), tangents) in
             x.chunks(LANES).zip(circle.chunks_mut(LANES)).zip(tangents.chunks_mut(LANES))
         {
-            // Lanes beyond the end add up nothing.
+            // Surplus lanes compute with zero.
             let mut square = [0.0; LANES];
             for (square, x) in square.iter_mut().zip(x) {
                 *square = x * x;
@@ -281,9 +290,9 @@ pub fn host(
     });
 }
 
-/// The seed of the inputs that are co-executed; any other would do.
+/// Seed of the co-executed inputs. Its value is arbitrary.
 const SEED: u64 = 0x7A1;
-/// The most items: their buffers still fit an address.
+/// Maximum number of items. Their buffers still fit in a 64-bit address space.
 const LARGEST_ITEMS: u64 = 1 << 40;
 
 impl Recipe for Problem {
@@ -295,7 +304,7 @@ impl Recipe for Problem {
     fn of(input: &Input<'_>) -> Result<Self, PrepareError> {
         let of_items = |items| Size { items, terms: TERMS };
         let size = input.pick::<Self, _>([TINY, SMALL, PAPER], LARGEST_ITEMS, of_items)?;
-        // x, and every buffer.
+        // The problem's angles, and every buffer.
         memory_for::<Self>(size.items.saturating_mul(5 * size_of::<f32>() as u64))?;
         Ok(Self::generate(size, SEED))
     }
@@ -385,7 +394,7 @@ mod tests {
         assert_eq!(circle_factors(2), [-1.0 / 20.0, -1.0 / 12.0]);
     }
 
-    /// The sum of the terms one by one, and the sum of what each may be off, at the place where both are largest.
+    /// The closed forms of the tangent agree with sums over its terms, and the bound stays tight.
     #[test]
     fn expected_is_the_sum_of_the_terms_and_of_what_they_may_be_off() {
         for (x, terms) in [(1.5_f64, 12), (1.5, 64), (-1.2, 30), (0.25, 12)] {
@@ -397,13 +406,13 @@ mod tests {
             }
             let (expected, most) = expected(x, terms)[2];
             assert!((expected / sum - 1.0).abs() < 1e-5, "{x}, {terms}: {expected}, not {sum}");
-            // With the terms that are left out, it is a little more.
+            // The closed form also covers the omitted terms, so it is a little larger.
             assert!(most >= UNIT * (5.0 * off + sum.abs()), "{x}, {terms}");
-            assert!(most < 600.0 * UNIT * expected.abs(), "{x}, {terms}: {most} says little");
+            assert!(most < 600.0 * UNIT * expected.abs(), "{x}, {terms}: {most} is too loose");
         }
     }
 
-    /// By the same formulas in another program.
+    /// The expected bounds were computed with the same formulas in another program.
     #[test]
     fn how_far_results_may_be_off_is_known_to_the_last_term() {
         let near = |found: f64, computed: f64| {
@@ -464,7 +473,7 @@ mod tests {
         assert_eq!(problem.check(&circle, &tangents[1..]).unwrap_err().item, TINY.items - 1);
     }
 
-    /// One term is the smallest error that a series can have.
+    /// One term is the smallest possible error of a series.
     #[test]
     fn check_rejects_one_term_too_few_or_too_many() {
         let problem = Problem::generate(TINY, 7);
@@ -474,7 +483,7 @@ mod tests {
             assert_eq!(told.what, "tangent of taylor");
             assert!(problem.x[told.item as usize].abs() > 1.2, "{told}");
         }
-        // And of sine and cosine, as long as it is more than a rounding.
+        // The same for one term of the sine, where it exceeds the rounding error.
         let (mut circle, tangents) = solve(&problem);
         let steepest = (0..circle.len()).max_by(|a, b| problem.x[*a].abs().total_cmp(&problem.x[*b].abs()));
         let steepest = steepest.unwrap();

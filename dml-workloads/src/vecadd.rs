@@ -5,11 +5,12 @@
 //!   b[items] ─┴─▶ a + b ──▶ out[items]        one item = one element
 //! ```
 //!
-//! The elements are multiples of 2^-23 in `-1.0..1.0`. So every sum is exact in single precision, on every device, and the
-//! check asks for the exact value.
+//! The elements are multiples of 2^-23 in `-1.0..1.0`. So every sum is exact in single precision on every
+//! device, and the check requires the exact value.
 //!
 //! # Source
-//! "Abstract Representation of Shared Data for Heterogeneous Computing", table 1: two vectors of a million elements.
+//! "Abstract Representation of Shared Data for Heterogeneous Computing", table 1: two vectors of a million
+//! elements.
 
 use crate::check::{Mismatch, Value};
 use crate::prepare::{Arguments, Groups, Input, Outputs, PrepareError, Program, Recipe, memory_for};
@@ -24,11 +25,12 @@ pub const LOCAL_SIZE: u64 = 64;
 /// The OpenCL C 1.2 program.
 ///
 /// # Shape and units
-/// Kernel arguments: `global const float* a`, `global const float* b`, `global float* out`, `ulong end` (items from `end`
-/// on are left alone). The buffers are whole, the global offset is the first item of the package.
+/// Kernel arguments: `global const float* a`, `global const float* b`, `global float* out`, `ulong end` (the
+/// kernel skips items from `end` on). The buffers are whole. The global offset is the first item of the
+/// package.
 pub const OPENCL_SOURCE: &str = include_str!("kernels/vecadd.cl");
 
-/// The program in CUDA C, with the arguments of the OpenCL program, and its items last.
+/// The program in CUDA C. Its kernels take the arguments of the OpenCL program, then their items.
 pub const CUDA_SOURCE: &str = include_str!("kernels/vecadd.cu");
 
 /// The name of the kernel in [`OPENCL_SOURCE`] and in [`CUDA_SOURCE`].
@@ -37,17 +39,17 @@ pub const OPENCL_KERNEL: &str = "vecadd";
 /// Elements of one job of the host kernel: three slices of 64 KiB.
 const ELEMENTS_PER_JOB: usize = 16 * 1024;
 
-/// The elements are multiples of one over this.
+/// Reciprocal of the step between elements: every element is a multiple of `1.0 / UNITS_PER_ONE`.
 const UNITS_PER_ONE: f32 = (1 << 23) as f32;
 
-/// How large a problem is.
+/// The size of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Size {
     /// Elements of each vector.
     pub items: u64,
 }
 
-/// For tests: milliseconds, and no multiple of the local size.
+/// Size for tests: takes milliseconds, and is no multiple of the local size.
 pub const TINY: Size = Size { items: 10_007 };
 /// Ten times the published size, 120 MB in three vectors.
 pub const SMALL: Size = Size { items: 10_000_000 };
@@ -83,28 +85,28 @@ impl Problem {
         Self { a: vector(1), b: vector(2) }
     }
 
-    /// The number of items: one per element.
+    /// Returns the number of items: one per element.
     #[must_use]
     pub fn items(&self) -> u64 {
         self.a.len() as u64
     }
 
-    /// The first vector.
+    /// Returns the first vector.
     #[must_use]
     pub fn a(&self) -> &[f32] {
         &self.a
     }
 
-    /// The second vector.
+    /// Returns the second vector.
     #[must_use]
     pub fn b(&self) -> &[f32] {
         &self.b
     }
 
-    /// Compares a whole output with sums of integers, exactly.
+    /// Compares a whole output exactly with sums of integers.
     ///
     /// # Errors
-    /// A [`Mismatch`] with the first wrong element, or with the lengths where they differ.
+    /// A [`Mismatch`] with the first wrong element, or with the lengths if they differ.
     pub fn check(&self, out: &[f32]) -> Result<(), Mismatch> {
         Mismatch::of_length("length of the vecadd output", self.a.len(), out.len(), 1)?;
         let units = |value: f32| (value * UNITS_PER_ONE) as i32;
@@ -121,10 +123,10 @@ impl Problem {
     }
 }
 
-/// Computes one package on the host, by a team of threads.
+/// Computes one package on the host with a team of threads.
 ///
 /// # Shape and units
-/// `items` are global item numbers; `a`, `b` and `out` hold the elements of just these items.
+/// `items` are global item numbers; `a`, `b` and `out` hold exactly the elements of these items.
 ///
 /// # Panics
 /// When a slice does not have one element per item.
@@ -145,9 +147,9 @@ pub fn host(team: &Team, items: Range<u64>, a: &[f32], b: &[f32], out: &mut [f32
     });
 }
 
-/// The seed of the inputs that are co-executed; any other would do.
+/// Seed of the co-executed inputs. Its value is arbitrary.
 const SEED: u64 = 0xADD;
-/// The most items: three vectors of them still fit an address.
+/// Maximum number of items. Three vectors of them still fit in a 64-bit address space.
 const LARGEST_ITEMS: u64 = 1 << 40;
 
 impl Recipe for Problem {

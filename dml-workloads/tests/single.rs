@@ -1,12 +1,13 @@
-//! One device through the runtime beside the same kernel without DML, on the devices that are there. Without an OpenCL device
-//! or a CUDA device the tests of it say so and pass, unless `DML_EXPECT` names `opencl` or `cuda`.
+//! One device through the runtime beside the same kernel without DML, on the available devices. Without an
+//! OpenCL device or a CUDA device, its tests print a note and pass, unless `DML_EXPECT` names `opencl` or
+//! `cuda`.
 
 #![cfg(all(feature = "opencl", not(dml_loom)))]
 
 use dml_workloads::single::{Bench, Memory, SingleError};
 use std::time::Duration;
 
-/// A device, or nothing and a word about it.
+/// Opens a device, or prints a note if it does not exist.
 fn bench(test: &str, device: &str, memory: Memory) -> Option<Bench> {
     match Bench::open(device, memory) {
         Ok(bench) => Some(bench),
@@ -41,7 +42,7 @@ fn both_sides_have_equal_results_on_every_device_and_memory() {
         let no_pairs = bench.measure(17, 0, || {}).unwrap_err();
         assert_eq!(
             no_pairs.to_string(),
-            format!("{device} was to be measured in no pairs: one is the least")
+            format!("{device} cannot be measured in 0 pairs: at least 1 is needed")
         );
     }
 }

@@ -1,17 +1,18 @@
-//! What prepared kernels touch: the bytes that their footprints name, and no item that has no elements in the buffers.
+//! Prepared kernels touch only the bytes that their footprints name, and refuse items without elements in the
+//! buffers.
 
 use dml_arenas::{Discover, DiscoverOptions};
 use dml_core::{DeviceId, Platform, RawBuffer};
 use dml_scheduler::{Coexecutor, RunError, check_footprints};
 use dml_workloads::prepare::{Input, Workload};
 
-/// The processor and the OpenCL devices of this machine.
+/// Makes a platform of the processor and the OpenCL devices of this machine.
 fn platform() -> Platform {
     let options = DiscoverOptions::default().offload(0);
     Platform::builder().discover_with(&options).expect("sound options").build().expect("a sound platform")
 }
 
-/// The processor, and the first OpenCL device if there is one.
+/// Returns the processor, and the first OpenCL device if there is one.
 fn devices(platform: &Platform) -> Vec<DeviceId> {
     let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("opencl"));
     let opencl = platform.device("opencl:0");
@@ -40,7 +41,7 @@ fn items_beyond_those_prepared_are_refused_before_their_launch() {
                 let RunError::TooManyItems { holds, .. } = told else { panic!("{workload}: {told}") };
                 assert_eq!(holds, items, "{workload}: {told}");
             }
-            // It is as good as before.
+            // The refusals leave the prepared kernel usable.
             prepared.reset().unwrap();
             let report = Coexecutor::new(&platform).run(prepared.kernel(), items).unwrap();
             assert!(!report.packages.is_empty());
@@ -91,7 +92,7 @@ fn a_reset_spoils_every_output_and_no_input() {
     }
 }
 
-/// What no check sees if the last one fails alone: each output is judged.
+/// Each output is checked, even if it is the only wrong one.
 #[test]
 fn a_check_looks_at_every_output() {
     let platform = platform();

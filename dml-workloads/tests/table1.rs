@@ -1,12 +1,12 @@
-//! The programs of table 1 on real devices: their results and their calls. Without one the tests say so and pass, unless
-//! `DML_EXPECT` names `opencl` or `cuda`.
+//! The programs of table 1 on real devices: their results and their calls. Without a device the tests print a
+//! note and pass, unless `DML_EXPECT` names `opencl` or `cuda`.
 
 #![cfg(all(feature = "opencl", not(dml_loom)))]
 
 use dml_workloads::prepare::Input;
 use dml_workloads::table1::{Bench, DEVICE, Framework, Measured, Mode, Operations, Row, Table1Error};
 
-/// The programs of a row on a device, or nothing and a word about it.
+/// Opens the programs of a row on a device, or prints a note if it does not exist.
 fn bench(test: &str, row: Row, device: &str) -> Option<Bench> {
     match Bench::open(row, device) {
         Ok(bench) => Some(bench),
@@ -39,14 +39,15 @@ fn measured(test: &str, row: Row, device: &str) -> Option<Measured> {
     Some(measured)
 }
 
-/// Map, unmap, read, write, kernel, alloc, bind, copy.
+/// Returns the calls: map, unmap, read, write, kernel, alloc, bind, copy.
 fn calls(measured: &Measured, mode: Mode) -> [u64; 8] {
     let Operations { map, unmap, read, write, kernel, alloc, bind, copy, .. } =
         measured.mode(mode).unwrap().operations;
     [map, unmap, read, write, kernel, alloc, bind, copy]
 }
 
-/// What the requirement asks of every row.
+/// Checks the requirement of every row: no more transfers than the hand-written program, as many kernels, and
+/// no copies.
 fn expect_no_more_than_by_hand(measured: &Measured) {
     let [hand, opt] = [Mode::Hand, Mode::Opt].map(|mode| measured.mode(mode).unwrap().operations);
     assert!(opt.transfers() <= hand.transfers(), "{opt:?} {hand:?}");
@@ -88,7 +89,8 @@ fn bfs_makes_these_calls_for_its_levels() {
 
 #[test]
 fn noopt_makes_the_papers_calls_but_for_the_applications_storage() {
-    // The paper's maps, unmaps and copies follow from its number of levels; its allocations include the host's storage.
+    // The paper's maps, unmaps and copies follow from its number of levels. Its allocations include the
+    // host's storage.
     let Some(measured) = measured("noopt_makes_the_papers_calls", Row::Bfs, DEVICE) else { return };
     let levels = measured.size.iter().find(|(name, _)| *name == "levels").unwrap().1;
     let [map, unmap, .., copy] = calls(&measured, Mode::Noopt);
@@ -113,7 +115,8 @@ fn a_size_that_the_table_does_not_have_is_refused() {
     assert!(refused.to_string().contains("matmul has no size"), "{refused}");
 }
 
-/// On CUDA both programs by hand make the same calls, whatever memory they have. The layer makes no more transfers.
+/// On CUDA both hand-written programs make the same calls, with ordinary and with page-locked memory. The
+/// layer makes no more transfers.
 #[test]
 fn on_cuda_each_row_makes_these_calls() {
     for row in Row::ALL {
@@ -136,7 +139,7 @@ fn on_cuda_each_row_makes_these_calls() {
             );
             assert_eq!(made.copy, 0, "{row} {mode}");
         }
-        // What a launch touches once is used in place.
+        // The device uses in place the buffers that a launch touches once.
         let opt = measured.mode(Mode::Opt).unwrap().operations;
         let expected = match row {
             Row::Vecadd => [0, 0, 3],

@@ -50,7 +50,7 @@ fn a_gather_is_checked_without_harm() {
     assert_eq!((found.argument, found.byte, found.item), (0, 64, Some(15)), "{told}");
     assert_eq!(found.how, Departure::ReadsOutside);
     let expected = format!(
-        "kernel gather on opencl:0, argument 0 ({}), items 0..16: element 16 (byte 64) is read, and no footprint says so; \
+        "kernel gather on opencl:0, argument 0 ({}), items 0..16: element 16 (byte 64) is read, but no footprint covers it; \
          seen in the result of item 15",
         index.raw().name()
     );

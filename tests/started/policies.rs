@@ -49,7 +49,7 @@ fn a_run_follows_a_policy_from_outside() {
     assert_eq!(read, recording);
     assert_eq!(
         read.replay().unwrap_err().to_string(),
-        "the policy cannot be built again: policy trapezoid cannot be made: only its name was recorded"
+        "the policy cannot be rebuilt: policy trapezoid cannot be built: only its name was recorded"
     );
 }
 
@@ -210,7 +210,7 @@ fn a_policy_that_panics_ends_its_run() {
         match (call, ended) {
             (Call::Drop, ended) => assert!(ended.is_ok(), "{ended:?}"),
             (Call::Make, Err(RunError::Policy(error))) => {
-                assert_eq!(error.to_string(), "policy own cannot be made: it panicked: the policy's own bug")
+                assert_eq!(error.to_string(), "policy own cannot be built: it panicked: the policy's own bug")
             }
             (_, Err(RunError::PolicyFailed { policy, cause, missing, .. })) => {
                 assert_eq!((&*policy, &*cause), ("own", "it panicked: the policy's own bug"));
@@ -233,7 +233,7 @@ fn a_policy_that_cannot_be_made_refuses_the_run() {
     let policy =
         PolicySpec::custom("own", |input| Err(format!("no rule for {} units", input.powers.len()).into()));
     let error = work.coexecutor().policy(policy).run(&work.kernel, ITEMS).unwrap_err();
-    assert_eq!(error.to_string(), "policy own cannot be made: no rule for 2 units");
+    assert_eq!(error.to_string(), "policy own cannot be built: no rule for 2 units");
 }
 
 /// It looks at its run with each decision, and cancels it in the fifth.

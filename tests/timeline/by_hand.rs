@@ -1,15 +1,17 @@
-//! Everything that is made of a trace, beside what a reader makes of it by hand.
+//! The output for a trace made by hand, compared with values computed by hand.
 
 use super::*;
 
-/// An event without what the format has of every one of its kind: phase, process, track, time, length, name and arguments.
+/// Formats the fields of an event that differ within its kind: phase, process, track, time, duration, name
+/// and arguments.
 fn line(event: &Value) -> String {
     let [ph, pid, tid, ts, dur, name] = ["ph", "pid", "tid", "ts", "dur", "name"].map(|key| &event[key]);
     let rest = [tid, ts, dur].map(|value| if value.is_null() { "-".to_owned() } else { value.to_string() });
     format!("{} {pid} {} {} {}", ph.as_str().expect("a phase"), rest.join(" "), name, event["args"])
 }
 
-/// Names of processes and tracks come with a place in the order, which is their own number.
+/// Returns the names of processes and tracks, and all other events. Checks that each name has its own number
+/// as its sort index.
 fn names_and_others(trace: &Trace) -> (Vec<String>, Vec<String>) {
     let (_, file) = perfetto(trace);
     let events = file["traceEvents"].as_array().expect("a list").clone();
@@ -105,7 +107,7 @@ fn every_event_for_perfetto_is_what_the_trace_says() {
     assert_eq!(told[5].text, "gpu was called up after 90 ns.");
 }
 
-/// However many overlap, and however many devices there are, a number is that of one process, or of one track in it.
+/// No two processes share a number, nor do two tracks of one process, for any number of overlaps and devices.
 #[test]
 fn every_process_and_every_track_has_a_number_of_its_own() {
     let mut value = by_hand();
@@ -133,7 +135,7 @@ fn every_process_and_every_track_has_a_number_of_its_own() {
     }
 }
 
-/// A decision holds until the next one of the same device, whatever their order in the file.
+/// A decision lasts until the next one of the same device, whatever their order in the file.
 #[test]
 fn a_decision_holds_until_the_next_one() {
     let mut value = by_hand();
@@ -156,11 +158,14 @@ fn a_decision_holds_until_the_next_one() {
         r#"X 2 1001 0.3 0.7 "called up: there is much to do""#,
     ];
     assert_eq!(decisions, expected);
-    assert!(names.contains(&"2.1001 decisions (2)".to_owned()), "they would overlap: {names:?}");
+    assert!(
+        names.contains(&"2.1001 decisions (2)".to_owned()),
+        "overlapping decisions need a second track: {names:?}"
+    );
 }
 
-/// Turns that take no time are none, but for computing; what begins where another ends follows it on its track, and rates that change at one
-/// time are one step.
+/// Phases of no duration are omitted, except computing. A slice that begins where another ends follows it on
+/// the same track. Rates that change at the same time are one step.
 #[test]
 fn turns_of_no_time_and_those_that_meet() {
     let mut value = by_hand();
@@ -203,7 +208,7 @@ fn turns_of_no_time_and_those_that_meet() {
     assert_eq!(values, ["200000000.0}", "100000000.0}", "0.0}", "0.0}", "0.0}"]);
 }
 
-/// Rates that were added and taken away again leave some rest behind. Where nothing is under way there is none.
+/// Adding and subtracting rates leaves rounding errors. While nothing is in flight, the rate is exactly 0.
 #[test]
 fn where_nothing_is_under_way_nothing_is_left_of_a_rate() {
     let mut value = by_hand();
@@ -217,7 +222,11 @@ fn where_nothing_is_under_way_nothing_is_left_of_a_rate() {
     let steps = events.filter(|event| event["ph"] == "C" && event["pid"] == 1);
     let steps: Vec<_> = steps.map(|event| event["args"]["per second"].as_f64().expect("a number")).collect();
     assert_eq!(steps.len(), 8);
-    assert_ne!(0.1e9 + 1e9 / 3.0 + 1e9 / 6.0 - 1e9 / 3.0 - 1e9 / 6.0 - 0.1e9, 0.0, "there is some rest");
+    assert_ne!(
+        0.1e9 + 1e9 / 3.0 + 1e9 / 6.0 - 1e9 / 3.0 - 1e9 / 6.0 - 0.1e9,
+        0.0,
+        "there is a rounding error"
+    );
     assert_eq!([steps[5], steps[7]], [0.0, 0.0], "{steps:?}");
 }
 
@@ -243,7 +252,7 @@ fn what_ends_last_ends_the_trace() {
     assert_eq!(read(&by_hand()).expect("it is sound").version(), 1);
 }
 
-/// What takes no time has ended no sooner than it began. Nor is a wait of the past one.
+/// A transfer or a wait of no duration is valid; a wait that ends before it begins is not.
 #[test]
 fn ends_are_not_before_beginnings() {
     let mut value = by_hand();
@@ -252,10 +261,10 @@ fn ends_are_not_before_beginnings() {
     read(&value).expect("they took no time");
     value["waits"][0]["end_ns"] = json!(98);
     let error = read(&value).expect_err("it ended before").to_string();
-    assert!(error.contains("waits[0].end_ns is 98, before its beginning at 100"), "{error}");
+    assert!(error.contains("waits[0].end_ns is 98, before begin_ns at 100"), "{error}");
 }
 
-/// Three copies of which one failed; two devices that ended at different times, beside one that was left out.
+/// One of three copies failed, and two devices ended at different times beside one that was left out.
 #[test]
 fn figures_tell_apart_what_is_alike_in_other_traces() {
     let mut value = by_hand();
@@ -273,7 +282,7 @@ fn figures_tell_apart_what_is_alike_in_other_traces() {
     assert_eq!(
         (tpu.items_per_s, tpu.computing_items_per_s),
         (0.0, 0.0),
-        "who does nothing has a rate of none"
+        "a device without packages has rates of 0"
     );
 }
 

@@ -1,4 +1,4 @@
-//! Traces of co-executions: what is in them, the files that are made of them, and what is read back.
+//! Traces of co-executions: their contents, the files written from them, and reading them back.
 
 #![cfg(all(not(dml_loom), feature = "timeline"))]
 
@@ -41,7 +41,8 @@ fn platform() -> Platform {
     builder.build().expect("a sound platform")
 }
 
-/// A kernel that reads one buffer and writes another, and what each device does in place of computing.
+/// Returns a kernel that reads one buffer and writes another. `on` is what a device does in place of
+/// computing.
 fn kernel(
     platform: &Platform,
     items: u64,
@@ -88,7 +89,8 @@ fn page(trace: &Trace) -> String {
     String::from_utf8(file).expect("HTML is text")
 }
 
-/// Every package, device and transfer of a run is in its trace, as the report and the platform's counters have it.
+/// A trace has every package, device and transfer of its run, with the values of the report and the
+/// platform's counters.
 #[test]
 fn a_trace_says_what_the_report_and_the_counters_say() {
     for policy in ["static", "dynamic:60", "hguided"] {
@@ -154,7 +156,8 @@ fn the_parts_of_a_devices_time_add_up_to_the_run() {
     assert_eq!(summary.efficiency, Some(2.0 / 1.75));
 }
 
-/// A trace with turns that are easy to follow: one device computes, the other waits for its data most of the time.
+/// A trace with phases that are easy to follow: one device computes, another mostly waits for its data, and a
+/// third is left out.
 fn by_hand() -> Value {
     let device = |name: &str, arena: usize| {
         json!({ "name": name, "kind": "gpu", "description": "", "units": 1, "is_host": arena == 0, "arena": arena,
@@ -171,7 +174,8 @@ fn by_hand() -> Value {
         "arenas": [{ "name": "main", "kind": "m" }, { "name": "video", "kind": "v" }],
         "packages": [
             package(0, 0, 60, [0, 0, 900, 900]),
-            // Its second package is handed out while the first one computes, and its results go when nothing else happens.
+            // The second package of `gpu` is handed out while the first one computes. Its results return
+            // while `gpu` does nothing else.
             package(1, 1, 10, [100, 500, 600, 650]),
             package(2, 1, 30, [550, 700, 800, 880]),
         ],
@@ -192,14 +196,15 @@ fn read(value: &Value) -> Result<Trace, TraceError> {
     Trace::read(&value.to_string())
 }
 
-/// The figures of a trace that was made up, computed by hand.
+/// The figures and findings of a made-up trace, computed by hand.
 #[test]
 fn figures_and_findings_of_a_trace_made_by_hand() {
     let trace = read(&by_hand()).expect("it is sound");
     let summary = trace.summary();
     let [cpu, gpu, tpu] = &summary.devices[..] else { panic!("three devices") };
     assert_eq!((cpu.computing_ns, cpu.idle_ns, cpu.idle_after_ns), (900, 100, 100));
-    // From 100 to 500 and from 600 to 700 only data moves, from 800 to 880 only results do; nothing is there before 100 and after 880.
+    // `gpu` only fetches data from 100 to 500 and from 600 to 700, and only returns results from 800 to 880.
+    // It is idle before 100 and after 880.
     assert_eq!((gpu.computing_ns, gpu.fetching_ns, gpu.returning_ns, gpu.idle_ns), (200, 500, 80, 220));
     assert_eq!((gpu.idle_before_ns, gpu.idle_after_ns, gpu.share), (100, 120, 0.4));
     assert_eq!((gpu.items_per_s, gpu.computing_items_per_s), (40e9 / 780.0, 40e9 / 200.0));
@@ -218,20 +223,20 @@ fn figures_and_findings_of_a_trace_made_by_hand() {
     };
     let [slow] = of(FindingKind::Slow)[..] else { panic!("{findings:?}") };
     assert!(
-        slow.starts_with("gpu was the slow device") && slow.contains("waited for data to come (64%)"),
+        slow.starts_with("gpu was the slowest device") && slow.contains("waited for input data (64%)"),
         "{slow}"
     );
     let [data] = of(FindingKind::Data)[..] else { panic!("{findings:?}") };
-    assert!(data.contains("waited 50% of the run for its data to come (900 B in 2 copies)"), "{data}");
+    assert!(data.contains("waited 50% of the run for input data (900 B in 2 copies)"), "{data}");
     assert_eq!(of(FindingKind::LeftOut), ["tpu was left out: it is no use."]);
     let [idle] = of(FindingKind::Idle)[..] else { panic!("{findings:?}") };
     assert_eq!(
         idle,
-        "gpu had no work for 22% of the run: 100 ns before its first package, 120 ns after its last package, while cpu went on."
+        "gpu was idle for 22% of the run: 100 ns before its first package, 120 ns after its last package, while cpu was still running."
     );
 }
 
-/// Zeros that are filled in come over no link, and what did not arrive is no data.
+/// Fills with zeros use no link and failed copies brought nothing, so neither counts as input data.
 #[test]
 fn data_to_come_is_what_came_from_another_memory() {
     let transfer = |from: Option<u64>, to: u64, bytes: u64, arrived: bool| {
@@ -246,16 +251,16 @@ fn data_to_come_is_what_came_from_another_memory() {
         transfer(Some(1), 0, 40, true),
         transfer(None, 0, 6000, true),
     ]);
-    // Results are on their way long enough to be told too.
+    // Make the return of results long enough for a finding.
     value["packages"][2]["end_ns"] = json!(1000);
     let findings = read(&value).expect("it is sound").findings();
     let of_gpu = |finding: &&Finding| finding.kind == FindingKind::Data && finding.device == Some(1);
     let data = &findings.iter().find(of_gpu).expect("it waited").text;
-    assert!(data.contains("for its data to come (900 B in 2 copies)"), "{data}");
-    assert!(data.contains("for its results to go (40 B in 1 copies)"), "{data}");
+    assert!(data.contains("for input data (900 B in 2 copies)"), "{data}");
+    assert!(data.contains("for results to return (40 B in 1 copies)"), "{data}");
 }
 
-/// A link moves while any of its copies is under way, of which one may lie within another.
+/// The time of a link is the time with at least one copy in flight. One copy may lie within another.
 #[test]
 fn the_time_of_a_link_is_that_of_all_its_copies_together() {
     let mut value = by_hand();
@@ -275,7 +280,8 @@ fn the_time_of_a_link_is_that_of_all_its_copies_together() {
     assert_eq!(link.bytes_per_s, 410e9 / 500.0);
 }
 
-/// A wait belongs to the device in whose memory it was. One that was given up was in none, as a device without memory is.
+/// A wait belongs to the device of its arena. A withdrawn request has no arena, and must not match a device
+/// without an arena.
 #[test]
 fn a_wait_stands_beside_the_device_of_its_memory_alone() {
     let mut value = by_hand();
@@ -294,7 +300,7 @@ fn a_wait_stands_beside_the_device_of_its_memory_alone() {
     assert_eq!(waits, [(Some(1), Some(9), Some(0.01)), (Some(2), Some(7), Some(0.04))]);
 }
 
-/// Whoever is much slower than the fastest is named, and nobody is where all are about as fast.
+/// Every device that is much slower than the fastest is named, and none is named if all are about as fast.
 #[test]
 fn slow_devices_are_named_and_no_others() {
     let with_items = |items: [u64; 3]| {
@@ -310,24 +316,25 @@ fn slow_devices_are_named_and_no_others() {
         let slow = findings.into_iter().filter(|finding| finding.kind == FindingKind::Slow);
         slow.map(|finding| (finding.device, finding.text)).collect::<Vec<_>>()
     };
-    let [(None, even)] = &with_items([100, 101, 110])[..] else { panic!("nobody is slow") };
+    let [(None, even)] = &with_items([100, 101, 110])[..] else { panic!("no device is slow") };
     assert!(even.starts_with("No device was slow"), "{even}");
     let [(Some(0), one)] = &with_items([60, 100, 110])[..] else { panic!("one is slow") };
     assert!(
-        one.starts_with("cpu was the slow device: 60.00 M items/s, 1.8 times less than the 110.00 M"),
+        one.starts_with("cpu was the slowest device: 60.00 M items/s, 1.8 times slower than tpu (110.00 M"),
         "{one}"
     );
     let [(Some(2), first), (Some(0), second)] = &with_items([40, 100, 10])[..] else {
         panic!("two are slow")
     };
     assert!(
-        first.starts_with("tpu was the slow device") && second.starts_with("cpu was slow too"),
+        first.starts_with("tpu was the slowest device") && second.starts_with("cpu was also slow"),
         "{second}"
     );
-    assert!(first.contains("Its computing is slow: it computed for 100%"), "{first}");
+    assert!(first.contains("Compute was its bottleneck: it computed for 100%"), "{first}");
 }
 
-/// Copies that move nothing are no transfers; those that never arrive say so; what began before the run is left out.
+/// Copies within one storage are no transfers. Copies that never arrive are marked. Transfers that began
+/// before the run are omitted.
 #[test]
 fn events_become_transfers_and_waits() {
     let platform = platform();
@@ -365,7 +372,7 @@ fn events_become_transfers_and_waits() {
         event(11, 1, EventKind::Queued { ticket: Ticket(2), kernel: KernelId(51) }),
         event(20, 1, started(2, Some(main), 40, Some(0))),
         event(21, 2, started(2, Some(main), 40, Some(0))),
-        // Both ends are one storage.
+        // Both arenas share one storage.
         event(22, 1, started(3, Some(main), 30, None)),
         event(22, 1, done(3, Some(main), 30)),
         event(25, 1, done(1, Some(main), 99)),
@@ -400,7 +407,8 @@ fn events_become_transfers_and_waits() {
     assert_eq!(waits, [(None, 1, 10, 55), (Some(1), 1, 11, 45)]);
 }
 
-/// A kernel waits for several buffers at once, in runs that share it. A grant ends the wait for its own buffer, the earliest first.
+/// A kernel may wait for several buffers at once, in concurrent runs. A grant ends the earliest wait for its
+/// own buffer.
 #[test]
 fn a_grant_ends_the_wait_for_its_own_buffer() {
     let platform = platform();
@@ -434,7 +442,7 @@ fn a_grant_ends_the_wait_for_its_own_buffer() {
     assert_eq!(waits, [(None, 1, 10, 70), (Some(1), 2, 20, 50), (Some(0), 2, 25, 60), (Some(2), 3, 30, 40)]);
 }
 
-/// Names would be those of other devices.
+/// The ids of another platform would stand for other devices and arenas.
 #[test]
 fn a_report_or_events_of_another_platform_are_refused() {
     let (here, there) = (platform(), platform());
@@ -491,7 +499,7 @@ fn a_report_or_events_of_another_platform_are_refused() {
     }
 }
 
-/// Nothing is recorded while nobody records, and what a recording sees ends with it.
+/// Without a recording, a trace has all packages and neither transfers nor waits.
 #[test]
 fn a_run_without_a_recording_has_packages_and_no_transfers() {
     let platform = platform();
@@ -520,7 +528,7 @@ fn who_fails_who_is_left_out_and_who_is_called_up_is_told() {
     let failure = trace.findings().into_iter().find(|finding| finding.kind == FindingKind::Failure);
     assert!(failure.expect("it is said").text.contains("gpu:0 gave up"));
 
-    // One work-group is the host's.
+    // A run of one work-group is computed by the host alone.
     let quick = kernel(&platform, 1, |_| Ok(Fence::done(0)));
     let report = coexecutor.run(&quick, 1).expect("nothing is wrong");
     let trace = Trace::of(&platform, &report, &[]).expect("of this platform");
@@ -530,7 +538,7 @@ fn who_fails_who_is_left_out_and_who_is_called_up_is_told() {
     assert_eq!(trace.decisions[1].reason, reason);
     assert!(trace.findings().iter().any(|finding| finding.text.contains(&reason)));
 
-    // The host is so slow that it calls the others up.
+    // The host is so slow that the other devices are called up.
     let slow = kernel(&platform, 4000, |device| {
         if device == CPU {
             std::thread::sleep(Duration::from_millis(10));
@@ -550,7 +558,7 @@ fn who_fails_who_is_left_out_and_who_is_called_up_is_told() {
     }
 }
 
-/// The file for Perfetto is JSON of the trace event format, and its events are computed again from the report.
+/// The file for Perfetto is JSON in the trace event format. The test computes its events from the report.
 #[test]
 fn the_events_for_perfetto_are_those_of_the_report() {
     let platform = platform();
@@ -573,7 +581,7 @@ fn the_events_for_perfetto_are_those_of_the_report() {
             add("results", record.computed, record.end);
         }
     }
-    // Units that want one buffer at the same moment wait for each other.
+    // Units that request one buffer at the same time wait for each other.
     for (pid, device) in (1..).zip(&trace.devices) {
         for wait in trace.waits.iter().filter(|wait| device.arena.is_some() && wait.arena == device.arena) {
             let us = |ns: u64| ns as f64 / 1e3;
@@ -636,7 +644,7 @@ fn the_events_for_perfetto_are_those_of_the_report() {
     }
     assert!(
         last_count.values().all(|value| *value == 0.0),
-        "at the end nothing is under way: {last_count:?}"
+        "nothing is in flight at the end: {last_count:?}"
     );
     assert_eq!(bytes, platform.counters().transfers().iter().map(|transfer| transfer.bytes).sum::<u64>());
     let process = |pid: u64| named[&(pid, None, "process_name".to_owned())].as_str().map(str::to_owned);
@@ -654,7 +662,7 @@ fn a_trace_reads_back_as_it_was_written() {
     assert_eq!(Trace::read(&perfetto(&trace).0), Ok(trace.clone()));
     let plain = serde_json::to_string_pretty(&trace).expect("it serialises");
     assert_eq!(Trace::read(&plain), Ok(trace.clone()));
-    // What a later program adds is passed over.
+    // Additions of later versions are ignored.
     let mut value = serde_json::to_value(&trace).expect("it serialises");
     value["weather"] = json!("fine");
     value["packages"][0]["colour"] = json!([1, 2]);
@@ -664,7 +672,7 @@ fn a_trace_reads_back_as_it_was_written() {
     assert_eq!(read.packages, trace.packages);
 }
 
-/// Ten thousand packages are written, read back and shown, each of them.
+/// Each of ten thousand packages is written, read back and shown.
 #[test]
 fn ten_thousand_packages_are_all_there() {
     let platform = platform();
@@ -693,33 +701,30 @@ fn what_is_no_trace_is_named_with_its_place() {
     let cases: Vec<(String, &str)> = vec![
         (String::new(), "it is empty"),
         (" \n".to_owned(), "it is empty"),
-        ("PK\u{3}\u{4}".to_owned(), "no JSON at line 1, column 1"),
-        (cut.to_owned(), "cut off"),
-        ("[1, 2]".to_owned(), "not a trace of dml"),
+        ("PK\u{3}\u{4}".to_owned(), "invalid JSON at line 1, column 1"),
+        (cut.to_owned(), "truncated"),
+        ("[1, 2]".to_owned(), "not a dml trace"),
         ("{\"traceEvents\":[]}".to_owned(), "another program"),
         ("{\"name\":\"x\"}".to_owned(), "without `dml` and `format`"),
         ("{\"format\":\"pprof\",\"version\":1}".to_owned(), "its format is \"pprof\""),
         ("{\"dml\":{\"version\":1}}".to_owned(), "no `format`"),
         ("{\"format\":\"dml-trace\"}".to_owned(), "no version"),
-        (
-            with(&|value| value["version"] = json!(2)),
-            "version 2 of its format, and this program reads up to 1",
-        ),
-        (with(&|value| value["version"] = json!("new")), "not a trace of dml"),
+        (with(&|value| value["version"] = json!(2)), "format version 2: this program reads versions up to 1"),
+        (with(&|value| value["version"] = json!("new")), "not a dml trace"),
         (with(&|value| value["items"] = json!(-4)), "line 1, column"),
         (with(&|value| drop(value.as_object_mut().unwrap().remove("arenas"))), "missing field `arenas`"),
         (
             with(&|value| value["packages"][1]["device"] = json!(9)),
-            "packages[1].device names devices[9], of 3",
+            "packages[1].device refers to devices[9], but devices has 3 entries",
         ),
+        (with(&|value| value["packages"][2]["begun_ns"] = json!(900)), "packages[2] has times out of order"),
         (
-            with(&|value| value["packages"][2]["begun_ns"] = json!(900)),
-            "packages[2] has turns that are not in their order",
+            with(&|value| value["transfers"][0]["to"] = json!(2)),
+            "transfers[0] refers to arenas[2], but arenas has 2 entries",
         ),
-        (with(&|value| value["transfers"][0]["to"] = json!(2)), "transfers[0] names arenas[2], of 2"),
         (
             with(&|value| value["transfers"][1]["end_ns"] = json!(1)),
-            "transfers[1].end_ns is 1, before its beginning at 400",
+            "transfers[1].end_ns is 1, before begin_ns at 400",
         ),
         (with(&|value| value["waits"][0]["arena"] = json!(7)), "waits[0].arena"),
         (with(&|value| value["decisions"][1]["device"] = json!(3)), "decisions[1].device"),
@@ -731,11 +736,11 @@ fn what_is_no_trace_is_named_with_its_place() {
     }
     let newer = Trace::read(&with(&|value| value["version"] = json!(99)));
     assert_eq!(newer, Err(TraceError::NewerVersion { found: 99, known: 1 }));
-    let Err(TraceError::Truncated { line, .. }) = Trace::read(cut) else { panic!("it is cut off") };
+    let Err(TraceError::Truncated { line, .. }) = Trace::read(cut) else { panic!("it is truncated") };
     assert_eq!(line, cut.lines().count());
 }
 
-/// Any prefix of a trace is an error, and none is a panic.
+/// Reading any proper prefix of a trace is an error, never a panic.
 #[test]
 fn no_prefix_of_a_trace_is_one() {
     let whole = by_hand().to_string();
@@ -744,7 +749,7 @@ fn no_prefix_of_a_trace_is_one() {
     }
 }
 
-/// A trace full of markup makes a page with no more markup than any other.
+/// A trace full of markup makes a page with no more markup than a plain trace.
 #[test]
 fn names_in_a_trace_never_become_markup() {
     let evil = "</script><script>document.title='x'</script><img src=x onerror=alert(1)><!--\u{2028}{{data}}{{script}}&\"'";
@@ -770,7 +775,7 @@ fn names_in_a_trace_never_become_markup() {
     assert_eq!(Trace::read(&perfetto(&hostile).0), Ok(hostile));
 }
 
-/// A page fetches nothing: no address, no other file.
+/// A page fetches nothing: it contains no address and needs no other file.
 #[test]
 fn a_page_is_one_file() {
     let page = page(&read(&by_hand()).expect("it is sound"));

@@ -1,12 +1,12 @@
-//! How a run hears that it was cancelled, also where it waits for others.
+//! Cancellation of a run, including its threads that wait for buffers.
 //!
 //! ```text
 //!   cancel ─┬─▶ the commander hands out no further package
-//!           └─▶ who waits for a buffer gives the request up ──▶ Interrupted
+//!           └─▶ a thread that waits for a buffer drops its request ──▶ Interrupted
 //! ```
-//! 1. Whoever is about to sleep is on the list before it looks whether the run is cancelled. Whoever cancels says so before it
-//!    reads the list. So nobody sleeps through it.
-//! 2. A request that is granted at once is granted in a cancelled run too: only waiting ends.
+//! 1. A thread joins the list of sleepers before it checks the cancel flag. A canceller sets the flag before
+//!    it reads the list. So no thread sleeps through a cancellation.
+//! 2. A request that can be granted at once is granted in a cancelled run too: only waiting ends.
 
 use dml_core::sync::{Arc, Condvar, Mutex};
 use dml_core::{Acquire, Grants};
@@ -18,16 +18,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 thread_local! {
-    /// The started runs on whose threads this code runs, by address.
+    /// Started runs that this thread works for, by the addresses of their [`Cancel`]s.
     static WITHIN: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A request was given up, because its run was cancelled.
+/// The request was dropped because its run was cancelled.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the run was cancelled")]
 pub(crate) struct Interrupted;
 
-/// Whether a run was cancelled, and who sleeps in it.
+/// Cancel flag of a run, and its sleeping threads.
 #[derive(Debug, Default)]
 pub(crate) struct Cancel {
     is_cancelled: AtomicBool,
@@ -62,7 +62,7 @@ impl Wake for Sleeper {
 }
 
 impl Cancel {
-    /// Says that the run is cancelled, and wakes who waits for a request.
+    /// Marks the run as cancelled, and wakes every thread that waits for a request.
     pub(crate) fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::SeqCst);
         for sleeper in &*self.sleepers.lock() {
@@ -74,10 +74,10 @@ impl Cancel {
         self.is_cancelled.load(Ordering::SeqCst)
     }
 
-    /// Waits for a request, as long as the run is not cancelled.
+    /// Waits for a request, unless the run is cancelled first.
     ///
     /// # Errors
-    /// [`Interrupted`], or what the request ends with.
+    /// [`Interrupted`] if the run is cancelled while the request waits; otherwise the error of the request.
     pub(crate) fn wait(&self, acquire: Acquire) -> Result<Grants, Box<dyn Error + Send + Sync>> {
         let mut request = pin!(acquire.into_blocking_future());
         let sleeper = Arc::new(Sleeper::default());
@@ -99,13 +99,13 @@ impl Cancel {
         Listed { cancel: self, sleeper }
     }
 
-    /// Marks this thread as one of the run, until the value is dropped.
+    /// Marks this thread as one of the run until the returned value is dropped.
     pub(crate) fn enter(&self) -> Within {
         WITHIN.with_borrow_mut(|runs| runs.push(self.address()));
         Within
     }
 
-    /// Returns whether this thread is one of the run: it would wait for itself.
+    /// Returns whether this thread works for the run, so that waiting for the run would never end.
     pub(crate) fn is_within(&self) -> bool {
         WITHIN.try_with(|runs| runs.borrow().contains(&self.address())).unwrap_or(false)
     }
@@ -115,7 +115,7 @@ impl Cancel {
     }
 }
 
-/// A sleeper's place on the list.
+/// A sleeper's entry in the list; dropping it removes the entry.
 struct Listed<'a> {
     cancel: &'a Cancel,
     sleeper: &'a Arc<Sleeper>,
@@ -127,7 +127,8 @@ impl Drop for Listed<'_> {
     }
 }
 
-/// The mark of a thread that works for a started run. Marks end in the reverse order of their beginnings.
+/// Mark of a thread that works for a started run. A thread's marks are dropped in the reverse order of their
+/// creation.
 pub(crate) struct Within;
 
 impl Drop for Within {

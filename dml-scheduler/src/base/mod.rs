@@ -1,4 +1,4 @@
-//! What every other room uses: packages, calls into foreign code, and cancellation.
+//! Shared foundations of the other modules: packages, calls into foreign code, and cancellation.
 
 pub(crate) mod cancel;
 pub(crate) mod guard;

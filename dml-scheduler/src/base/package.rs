@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
 
-/// A unit: one device that takes part in a co-execution. The number is its index in the list of devices of the run.
+/// A unit: one device that takes part in a co-execution.
+///
+/// The number is the device's index in the run's list of devices.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct UnitId(pub usize);
 
@@ -20,14 +22,14 @@ impl fmt::Display for UnitId {
     }
 }
 
-/// A contiguous, never empty portion of the work, handed to one unit.
+/// A contiguous, nonempty portion of the work, handed to one unit.
 ///
-/// Only a [`Splitter`](crate::Splitter) makes packages. Its items belong to one unit until the package is completed or
-/// given back.
+/// Only a [`Splitter`](crate::Splitter) creates packages. A package's items belong to its unit until the
+/// package is completed or given back.
 ///
 /// # Shape and units
-/// The range counts work-items from the start of the work. It starts at a multiple of the local work size, and ends at
-/// such a multiple or at the end of the work.
+/// The range counts work-items from the start of the work. It starts at a multiple of the local work size,
+/// and ends at such a multiple or at the end of the work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Package {
     range: Range<u64>,
@@ -40,37 +42,37 @@ impl Package {
         Self { range, unit, index }
     }
 
-    /// The items to compute.
+    /// Returns the items to compute.
     #[must_use]
     pub const fn range(&self) -> Range<u64> {
         self.range.start..self.range.end
     }
 
-    /// The first item.
+    /// Returns the first item.
     #[must_use]
     pub const fn start(&self) -> u64 {
         self.range.start
     }
 
-    /// The item after the last one.
+    /// Returns the item after the last one.
     #[must_use]
     pub const fn end(&self) -> u64 {
         self.range.end
     }
 
-    /// The number of items, at least 1.
+    /// Returns the number of items, at least 1.
     #[must_use]
     pub const fn items(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    /// The unit that computes the package.
+    /// Returns the unit that computes the package.
     #[must_use]
     pub const fn unit(&self) -> UnitId {
         self.unit
     }
 
-    /// The place in the order in which the run's packages were handed out, from 0; unique in the run.
+    /// Returns the package's position in the order of hand-out, from 0; unique in the run.
     #[must_use]
     pub const fn index(&self) -> u64 {
         self.index

@@ -1,21 +1,22 @@
-//! Finds wrong footprints, by running packages on guarded copies.
+//! Finds wrong footprints by running packages on modified copies of the buffers.
 //!
 //! ```text
-//!   copy of each buffer    moved moved |latest contents, where the package reads| moved moved      bits, where it overwrites
+//!   copy of a buffer   moved values | latest contents, where the package reads | moved values
+//!                      (noise where the package overwrites)
 //!                                              │ launch, on the device
 //!                                              ▼
-//!   outside what it writes  as before?   no ─▶ written outside
-//!   what it writes          the same as with other values there?   no ─▶ read outside, or not all overwritten
-//!                           the same as in a longer package?   no ─▶ a footprint names too little
+//!   outside written ranges   unchanged?                           no ─▶ write outside
+//!   inside written ranges    same as with other values outside?   no ─▶ read outside, or not all overwritten
+//!                            same as in a longer package?         no ─▶ a footprint is too small
 //! ```
-//! 1. Packages of several sizes and at several places are run, twice with the buffers as they are, and then with other values where
-//!    the package does not read.
-//! 2. These values are whole elements of the same buffer, from other places: what is an index stays one, and numbers keep their
-//!    magnitude. Arbitrary bits stand where a package overwrites, and in buffers that it only writes.
-//! 3. A package that reads outside its footprint is run with fewer and fewer moved values, until the first element that it reads is
-//!    found.
-//! 4. A kernel on views of its footprints cannot read outside them, and makes do with less. Its results differ from those of a longer
-//!    package then.
+//! 1. The check runs packages of several sizes at several places. Each runs twice on the latest contents, and
+//!    then with other values outside the ranges that it reads.
+//! 2. These values are whole elements of the same buffer, from other places. So an index stays a valid index,
+//!    and numbers keep their magnitude. Noise fills ranges that a package overwrites, and buffers that are
+//!    only written.
+//! 3. A bisection over the moved values finds the first element that a package reads outside its footprint.
+//! 4. A kernel on views of its footprints cannot read outside them, and computes with less input. Its results
+//!    then differ from those of a longer package.
 
 mod runs;
 mod values;
@@ -34,38 +35,41 @@ use values::Copied;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Departure {
-    /// It writes a byte that the package does not write by its footprints.
+    /// The kernel writes a byte outside the package's written footprints.
     WritesOutside,
-    /// It reads a byte that the package does not read by its footprints.
+    /// The kernel reads a byte outside the package's read footprints.
     ReadsOutside,
-    /// Its results are others if the footprint ends before this byte, which it does: the kernel makes do without what it is not given.
+    /// The results change if the footprint is extended over this byte: the kernel computes without input that
+    /// it needs.
     Lacks,
-    /// It leaves a byte as it was that it was to overwrite.
+    /// The kernel does not overwrite a byte that its footprint says it overwrites.
     LeavesOut,
-    /// It writes other contents when it is run again with the same ones, so that nothing can be said of it.
+    /// The kernel writes other contents when it runs again on the same contents, so it cannot be checked.
     Differs,
-    /// It writes other contents when its items are a part of a longer package, and no single footprint is the reason. A kernel that takes
-    /// the end of its package for the size of a buffer does so.
+    /// The kernel writes other contents when its items are part of a longer package, and no single footprint
+    /// explains it.
+    ///
+    /// One cause is a kernel that uses the end of its package as the size of a buffer.
     DependsOnCut,
-    /// A package writes it by its footprint, and neither of its two parts does.
+    /// The footprint of all items covers the byte, but the footprints of their two parts do not.
     InNoPart,
 }
 
 impl fmt::Display for Departure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::WritesOutside => "is written, and no footprint says so",
-            Self::ReadsOutside => "is read, and no footprint says so",
-            Self::Lacks => "is needed, and no footprint says so",
-            Self::LeavesOut => "is not overwritten, although the footprint says so",
-            Self::Differs => "differs from run to run with the same contents",
-            Self::DependsOnCut => "differs when the items are a part of a longer package",
-            Self::InNoPart => "is written by all items by the footprint, and by none of their parts",
+            Self::WritesOutside => "is written, but no footprint covers it",
+            Self::ReadsOutside => "is read, but no footprint covers it",
+            Self::Lacks => "is needed, but no footprint covers it",
+            Self::LeavesOut => "is not overwritten, although its footprint covers it",
+            Self::Differs => "differs between runs on the same contents",
+            Self::DependsOnCut => "differs when the items are part of a longer package",
+            Self::InNoPart => "is in the footprint of all items, but in no footprint of their two parts",
         })
     }
 }
 
-/// How a kernel departs from a footprint, and where.
+/// A departure of a kernel from a footprint, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Wrong {
@@ -73,22 +77,24 @@ pub struct Wrong {
     pub kernel: String,
     /// The device's name.
     pub device: String,
-    /// The position among all arguments of the kernel, from 0. Of several for one buffer, the one whose access fits.
+    /// The position among all arguments of the kernel, from 0.
+    ///
+    /// If several arguments use the buffer, it is one whose access matches the departure.
     pub argument: usize,
     /// The argument's buffer, with its label.
     pub buffer: BufferName,
-    /// The items of the shortest package in which it was seen.
+    /// The items of the shortest package that showed it.
     pub items: Range<u64>,
-    /// The item whose result shows it, where a result does.
+    /// The item whose result shows it, if a result does.
     pub item: Option<u64>,
     /// The first wrong byte of the argument's buffer; for a read outside, the first byte of the element.
     pub byte: u64,
-    /// What is wrong.
+    /// The kind of departure.
     pub how: Departure,
 }
 
 impl Wrong {
-    /// The index of the element that the byte belongs to.
+    /// Returns the index of the element that contains the byte.
     #[must_use]
     pub fn element(&self) -> u64 {
         self.byte / self.buffer.element_bytes()
@@ -107,14 +113,14 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// Why the footprints of a kernel are not confirmed.
+/// Error of a check that did not confirm the footprints of a kernel.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CheckError {
     /// The kernel departs from a footprint.
     #[error("{0}")]
     Wrong(Box<Wrong>),
-    /// The device does not run the kernel by a launcher. Other variants cannot be given copies of their buffers.
+    /// The device does not run the kernel by a launcher. A variant cannot receive copies of its buffers.
     #[error("kernel {kernel} has no launcher for device {device}")]
     NoLauncher {
         /// The kernel's name.
@@ -122,8 +128,10 @@ pub enum CheckError {
         /// The device's id.
         device: DeviceId,
     },
-    /// A run would be refused: the buffers do not have bytes for so many items, the calling thread holds one of them, arguments do not fit
-    /// a launcher, or the kernel was made for another platform.
+    /// A run would be refused.
+    ///
+    /// Possible reasons: the buffers are too short for the items, or the calling thread holds one of them; a
+    /// launcher rejects the arguments; the kernel was made for another platform.
     #[error(transparent)]
     Refused(RunError),
     /// A footprint cannot be used.
@@ -136,40 +144,43 @@ pub enum CheckError {
         kernel: String,
         /// The items of the package.
         items: Range<u64>,
-        /// What the launcher said.
+        /// The launcher's error.
         cause: KernelError,
     },
-    /// A copy of a buffer could not be made.
+    /// A copy of a buffer could not be created.
     #[error(transparent)]
     Copy(#[from] ConfigError),
-    /// A buffer could not be read, or a copy not be used.
+    /// A buffer could not be read, or a copy could not be acquired.
     #[error(transparent)]
     Acquire(#[from] AcquireError),
 }
 
-/// What was checked of a kernel whose footprints are confirmed.
+/// Extent of a check that confirmed the footprints of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Checked {
-    /// How many packages were run.
+    /// The number of packages checked.
     pub packages: u64,
-    /// The arguments whose wrong reads could not have been seen, by their position among all. Packages read a part of such a
-    /// buffer, and all its elements are equal.
+    /// The arguments whose wrong reads the check cannot detect, by their positions among all arguments.
+    ///
+    /// All elements of such a buffer are equal, and some package leaves a part of it out.
     pub unseen_reads: Vec<usize>,
 }
 
-/// Runs packages of a kernel on guarded copies of its buffers, and checks that they touch what the footprints say.
+/// Runs packages of a kernel on modified copies of its buffers, and checks that they touch only their
+/// footprints.
 ///
-/// The kernel's own buffers are read, and not changed. They should hold what they hold in a run: values at other places of the same
-/// buffer are what a wrong read is seen by. Contents that cannot be read count as any others. A buffer that another thread uses is
-/// waited for, at most five seconds. Not found are:
-/// - a byte that a kernel reads without any effect on its results, also because that byte is the same in all elements of the buffer;
-/// - a byte that it writes as it was;
-/// - a part that a kernel on views makes do without in every package.
+/// The kernel's own buffers are read, but not changed. They should hold the contents of a real run, because
+/// the check detects wrong reads by exchanging values within a buffer. Noise replaces contents that cannot be
+/// read. The check waits up to five seconds for a buffer that another thread uses. It does not find:
+/// - a byte that a kernel reads without any effect on its results, such as a byte that is the same in all
+///   elements of the buffer;
+/// - a byte that a kernel overwrites with the value that it had;
+/// - a part of the input that a kernel on views does without in every package.
 ///
-/// The kernel runs in this process, unless it is a worker's. It must stay within its buffers when their elements change places:
-/// a kernel in C that does not can end the process. Results of the same items are compared bit by bit between packages, so they
-/// must not depend on how items are divided.
+/// The kernel runs in this process, unless its device belongs to a worker process. It must stay within its
+/// buffers when their elements change places: otherwise a kernel in C can end the process. Results of the
+/// same items are compared bit by bit between packages, so they must not depend on how items are divided.
 ///
 /// # Errors
 /// [`CheckError::Wrong`] for the first departure; the other variants if the check cannot be made.
@@ -217,7 +228,8 @@ pub fn check_footprints(
     Ok(Checked { packages: packages.len() as u64, unseen_reads: check.unseen_reads(&packages)? })
 }
 
-/// The packages to be run: of one group, of several, and of all items; at the start, within, and at the end.
+/// Returns the packages to run: one work-group, several, and all items; at the start, in the middle, and at
+/// the end.
 fn packages(local: u64, items: u64) -> Vec<Range<u64>> {
     let groups = items.div_ceil(local);
     let package = |first: u64, end: u64| (first * local).min(items)..end.saturating_mul(local).min(items);

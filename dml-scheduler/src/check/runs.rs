@@ -1,4 +1,4 @@
-//! Packages that are run on copies, and what is made of their results.
+//! Runs packages on copies of the buffers, and compares their results.
 
 use super::values::{Copied, Outside, WAYS, noise};
 use super::{CheckError, Departure, Wrong};
@@ -8,13 +8,13 @@ use crate::kernel::{Argument, Footprint, FootprintError, Kernel, KernelError};
 use dml_core::{Access, DeviceId, Launcher, Platform, RawBuffer};
 use std::ops::Range;
 
-/// What a run found and left, copy by copy.
+/// Contents before and after a run, one entry per copy.
 struct Run {
     before: Vec<Vec<u8>>,
     after: Vec<Vec<u8>>,
 }
 
-/// A package that was run as it is, and what it left.
+/// A package that ran on the latest contents, with its ranges and the contents that it left.
 pub(super) struct Seen {
     package: Package,
     ranges: Vec<Vec<Range<u64>>>,
@@ -33,7 +33,8 @@ pub(super) struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Returns the arguments whose moved values are the same, though a package leaves a part of the buffer out.
+    /// Returns the arguments whose moved values equal the latest ones, although a package leaves a part of
+    /// the buffer out.
     pub(super) fn unseen_reads(&self, packages: &[Range<u64>]) -> Result<Vec<usize>, CheckError> {
         let mut unseen = Vec::new();
         for Copied { copy, latest, moved, .. } in &self.copies {
@@ -50,7 +51,8 @@ impl Check<'_> {
         Ok(unseen)
     }
 
-    /// Checks that the first group and the rest of the items write what all of them write.
+    /// Checks that the first work-group and the remaining items together write all that a package of all
+    /// items writes.
     pub(super) fn parts_cover(&self, packages: &[Range<u64>]) -> Result<(), CheckError> {
         let Some(all) = packages.last() else { return Ok(()) };
         let cut = self.kernel.grain();
@@ -73,7 +75,8 @@ impl Check<'_> {
         Ok(self.kernel.ranges(items.clone())?.into_iter().map(|(_, ranges)| ranges).collect())
     }
 
-    /// Runs a package with several values outside its footprints. Returns what it left with the latest ones.
+    /// Checks a package with several sets of values outside its footprints. Returns the contents left by the
+    /// latest values.
     pub(super) fn package(&self, package: &Package) -> Result<Seen, CheckError> {
         let ranges = self.ranges(&package.range())?;
         let run = |outside| self.run(package, &self.arguments, &ranges, outside);
@@ -111,7 +114,7 @@ impl Check<'_> {
         Ok(Seen { package: package.clone(), ranges, after: first.after })
     }
 
-    /// Compares what a package left with what shorter ones left of the same items.
+    /// Compares the results of a package with those of shorter packages of the same items.
     pub(super) fn compare(&self, shorter: &[Seen], longer: &Seen) -> Result<(), CheckError> {
         let all = longer.package.range();
         let within = |seen: &&Seen| all.start <= seen.package.start() && seen.package.end() <= all.end;
@@ -127,8 +130,10 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Returns the first byte of a package's results that two runs left different, with its copy. What packages add to depends on how
-    /// many items they have.
+    /// Returns the first byte of a package's results that differs between two runs, with the index of its
+    /// copy.
+    ///
+    /// Reductions are left out, because their partials depend on the number of items.
     fn disagreement(&self, part: &Seen, one: &[Vec<u8>], other: &[Vec<u8>]) -> Option<(usize, u64)> {
         self.copies.iter().enumerate().find_map(|(index, Copied { copy, .. })| {
             let mut results = Vec::new();
@@ -143,8 +148,10 @@ impl Check<'_> {
         })
     }
 
-    /// Returns the argument whose footprint is too small for a package, if there is one. With the longer package's bytes of that
-    /// argument, below its own or above them, the package has the longer one's results.
+    /// Returns the argument whose footprint is too small for a package, if there is one.
+    ///
+    /// It extends one footprint at a time to the longer package's bytes: below, above, or both. The footprint
+    /// is too small if the package then has the longer one's results.
     fn lacking(&self, part: &Seen, longer: &Seen) -> Result<Option<(usize, u64, Departure)>, CheckError> {
         for (index, argument) in
             self.arguments.iter().enumerate().filter(|(_, argument)| argument.access().reads())
@@ -164,7 +171,7 @@ impl Check<'_> {
                 }));
                 let mut ranges = part.ranges.clone();
                 ranges[index] = vec![more];
-                // A kernel may rely on the size of its view, and fail with more.
+                // A kernel may rely on the size of its view, and fail with a larger one.
                 let Ok(run) = self.run(&part.package, &arguments, &ranges, Outside::Latest) else { continue };
                 if self.disagreement(part, &run.after, &longer.after).is_none() {
                     let unit = self.copy_of(argument).unit;
@@ -175,7 +182,8 @@ impl Check<'_> {
         Ok(None)
     }
 
-    /// Returns the first byte outside the footprints that has an effect on what a package writes, and its argument.
+    /// Returns the first byte outside the footprints that affects the results of a package, with its
+    /// argument.
     fn first_read(
         &self,
         package: &Package,
@@ -190,7 +198,7 @@ impl Check<'_> {
                 Ok(self.copies.iter().enumerate().any(|(index, Copied { copy, .. })| {
                     let written = self.covered(copy, ranges, Access::writes);
                     let changed = differences(&first.after[index], &run.after[index]);
-                    // A byte that is left as it was is no result.
+                    // An unchanged byte is no result.
                     let is_result = |byte: u64| {
                         let at = byte as usize;
                         is_in(&written, byte)
@@ -204,7 +212,7 @@ impl Check<'_> {
             if !has_effect(high)? {
                 continue;
             }
-            // Moved elements below `low` have no effect, those below `high` have.
+            // Moving the elements below `low` has no effect; moving those below `high` has one.
             while high - low > 1 {
                 let middle = low + (high - low) / 2;
                 if has_effect(middle)? { high = middle } else { low = middle }
@@ -214,7 +222,8 @@ impl Check<'_> {
         Ok(None)
     }
 
-    /// Returns the items of the shortest package found that writes a byte outside its footprints.
+    /// Returns the items of the shortest package, found by bisection, that writes a byte outside its
+    /// footprints.
     fn writes_outside(&self, items: Range<u64>, copy: usize, byte: u64) -> Range<u64> {
         let grain = self.kernel.grain();
         let is_so = |items: &Range<u64>| {
@@ -238,7 +247,7 @@ impl Check<'_> {
         found
     }
 
-    /// Returns the first item of a package that a byte is a result of.
+    /// Returns the first item of a package whose results include a byte.
     fn item_of(&self, copy: &RawBuffer, items: Range<u64>, byte: u64) -> Option<u64> {
         items.into_iter().find(|item| {
             let ranges = self.ranges(&(*item..item + 1));
@@ -246,7 +255,7 @@ impl Check<'_> {
         })
     }
 
-    /// Makes the error for an argument, by its index among the buffers.
+    /// Returns the error for an argument, by its index among the buffers.
     fn wrong(
         &self,
         argument: usize,
@@ -272,14 +281,14 @@ impl Check<'_> {
         found.expect("each argument has a copy")
     }
 
-    /// The index of an argument for a copy, if possible one with the access.
+    /// Returns the index of an argument that uses a copy, if possible one with the access.
     fn named(&self, copy: &RawBuffer, access: impl Fn(Access) -> bool) -> usize {
         let of = |argument: &Argument| argument.buffer() == copy;
         let fitting = self.arguments.iter().position(|argument| of(argument) && access(argument.access()));
         fitting.or_else(|| self.arguments.iter().position(of)).unwrap_or_default()
     }
 
-    /// The ranges of a copy that some arguments have.
+    /// Returns the merged ranges of a copy that arguments with the access cover.
     fn covered(
         &self,
         copy: &RawBuffer,
@@ -301,7 +310,7 @@ impl Check<'_> {
     ) -> Result<Run, CheckError> {
         let mut acquire = self.platform.acquire(self.device);
         for (argument, ranges) in arguments.iter().zip(ranges) {
-            // Values are brought also to where they are to be overwritten.
+            // Read access also brings in the contents of ranges that the kernel overwrites.
             let access = if argument.access().writes() { Access::ReadWrite } else { Access::ReadOnly };
             for bytes in ranges {
                 acquire = acquire.access(&argument.buffer().range(bytes.clone()), access);
@@ -314,7 +323,8 @@ impl Check<'_> {
             grants.write_bytes(copy, &contents)?;
             grants.release()?;
             before.push(contents);
-            // What no footprint names is granted too, so that it can be looked at where the kernel has run.
+            // Bytes outside the footprints are granted too, so that they can be inspected on the kernel's
+            // device.
             for bytes in gaps(self.covered(copy, ranges, |_| true), copy.len()) {
                 acquire = acquire.read_write(&copy.range(bytes));
             }
@@ -340,12 +350,12 @@ impl Check<'_> {
         Ok(Run { before, after })
     }
 
-    /// The contents of a copy before a run.
+    /// Returns the contents of a copy before a run.
     fn contents(&self, index: usize, ranges: &[Vec<Range<u64>>], outside: Outside) -> Vec<u8> {
         let Copied { copy, latest, moved, .. } = &self.copies[index];
         let bits = |byte: u64| {
             let noise = noise(index as u64 + 1, byte);
-            // All bits are others where they are to differ.
+            // Where contents must differ, every bit does.
             if outside.way(index, byte).is_some() { !noise } else { noise }
         };
         let mut contents: Vec<u8> = match moved {
@@ -376,7 +386,7 @@ fn differences(one: &[u8], other: &[u8]) -> Vec<u64> {
     (0..).zip(one.iter().zip(other)).filter(|(_, (one, other))| one != other).map(|(byte, _)| byte).collect()
 }
 
-/// Sorts ranges, and joins those that overlap.
+/// Sorts ranges, and merges those that overlap or touch.
 fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_by_key(|range| range.start);
@@ -390,13 +400,13 @@ fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Returns whether a byte is in one of some joined ranges.
+/// Returns whether a byte is in one of some merged ranges.
 fn is_in(ranges: &[Range<u64>], byte: u64) -> bool {
     let behind = ranges.partition_point(|range| range.start <= byte);
     behind > 0 && byte < ranges[behind - 1].end
 }
 
-/// Returns what is between some ranges of a buffer.
+/// Returns the parts of a buffer that some ranges leave out.
 fn gaps(ranges: Vec<Range<u64>>, len: u64) -> Vec<Range<u64>> {
     let mut gaps = Vec::new();
     let mut next = 0;

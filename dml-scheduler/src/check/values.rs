@@ -1,10 +1,10 @@
-//! The values that a check puts into copies of buffers.
+//! Values that a check writes into copies of buffers.
 
 use super::CheckError;
 use dml_core::{AcquireError, DeviceId, Platform, RawBuffer};
 use std::time::Duration;
 
-/// How long the check waits for a buffer that another thread uses.
+/// Longest wait for a buffer that another thread uses.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// The copy of a buffer that packages are run on.
@@ -12,14 +12,14 @@ pub(super) struct Copied {
     pub(super) of: RawBuffer,
     pub(super) copy: RawBuffer,
     pub(super) latest: Vec<u8>,
-    /// The latest contents at other places; none where any bits will do.
+    /// The latest contents with elements moved; `None` if the check uses noise.
     pub(super) moved: Option<[Vec<u8>; WAYS]>,
-    /// The size of an element in bytes; 1 for bytes without a type.
+    /// Size of an element, in bytes; 1 for an untyped buffer.
     pub(super) unit: u64,
 }
 
 impl Copied {
-    /// Copies a buffer. `held` is the error where the calling thread is in the way.
+    /// Copies a buffer. `held` returns the error for a buffer that the calling thread holds.
     pub(super) fn new(
         platform: &Platform,
         host: DeviceId,
@@ -51,16 +51,18 @@ impl Copied {
     }
 }
 
-/// Returns bytes without a pattern that a kernel could know.
+/// Returns a pseudo-random byte for a position, without a pattern that a kernel could match.
 pub(super) fn noise(seed: u64, byte: u64) -> u8 {
     let mixed = (byte ^ seed.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     ((mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 56) as u8
 }
 
-/// Returns the contents with other elements of the same buffer in each place. There are three ways: moved to where the most of them
-/// differ, the smallest one everywhere, and the largest one everywhere.
+/// Returns the contents with other elements of the same buffer in each place.
+///
+/// There are three ways: rotated by the distance at which most bytes differ, the smallest element everywhere,
+/// and the largest element everywhere.
 fn moved(contents: &[u8], element_bytes: Option<usize>) -> [Vec<u8>; WAYS] {
-    // Bytes without a type may be larger values, and are moved by a multiple of what most of these are aligned to.
+    // Untyped bytes may hold larger values. They are moved by a multiple of common alignments.
     let unit = element_bytes
         .unwrap_or_else(|| [48, 16, 4].into_iter().find(|unit| 3 * unit <= contents.len()).unwrap_or(1));
     let by = |units: usize| {
@@ -83,8 +85,8 @@ fn moved(contents: &[u8], element_bytes: Option<usize>) -> [Vec<u8>; WAYS] {
     [best.unwrap_or_default(), filled(smallest), filled(largest)]
 }
 
-/// Returns a number by which elements are ordered, near zero and far from it: integers as they are, floats by their bits, anything else
-/// by its first bytes.
+/// Returns a number that orders elements: integers by value, floats by their bits, anything else by its first
+/// bytes.
 fn as_number(element: &[u8]) -> i64 {
     match *element {
         [a] => a.into(),
@@ -96,22 +98,22 @@ fn as_number(element: &[u8]) -> i64 {
     }
 }
 
-/// In how many ways values are moved.
+/// Number of ways in which values are moved.
 pub(super) const WAYS: usize = 3;
 
-/// The values that a run finds outside what its package reads.
+/// Values outside the ranges that a package reads.
 #[derive(Clone, Copy)]
 pub(super) enum Outside {
-    /// Those of a run.
+    /// The latest contents, as in a real run.
     Latest,
-    /// Moved ones of all copies, in one of the ways.
+    /// Moved values in all copies, in one of the ways.
     Moved(usize),
-    /// Moved ones of one copy below a byte.
+    /// Moved values in one copy below a byte, and the latest contents elsewhere.
     Below { way: usize, copy: usize, byte: u64 },
 }
 
 impl Outside {
-    /// Returns in which way a byte of a copy is moved, if it is.
+    /// Returns the way in which a byte of a copy is moved, if it is.
     pub(super) fn way(self, copy: usize, byte: u64) -> Option<usize> {
         match self {
             Self::Latest => None,
@@ -133,11 +135,11 @@ mod tests {
             way.chunks(4).map(|element| i32::from_ne_bytes(element.try_into().unwrap())).collect()
         };
         let [best, smallest, largest] = moved(&contents, Some(4));
-        // A move by two would leave most of them as they are.
+        // A move by two elements would leave most of them unchanged.
         assert_eq!(elements(&best), [2, 1, 2, 1, 2, -9, 1]);
         assert_eq!((elements(&smallest), elements(&largest)), (vec![-9; 7], vec![2; 7]));
         assert!(moved(&[], Some(4)).iter().all(Vec::is_empty));
-        // Bytes without a type keep the alignment of what they may be.
+        // Untyped bytes keep the alignment of larger values.
         let bytes: Vec<u8> = (0..200).collect();
         let [best, smallest, largest] = moved(&bytes, None);
         assert!(best[0] % 8 == 0 && best.iter().zip(&bytes).all(|(one, other)| one != other));

@@ -18,29 +18,31 @@ pub struct Argument {
     access: Access,
     footprint: Footprint,
     reduction: Option<Reduction>,
-    /// The bytes of the region that the argument was made of, if it is not the whole buffer: a mistake that a run refuses.
+    /// Bytes of the argument's region, if it is not the whole buffer: a mistake that a run refuses.
     part: Option<Range<u64>>,
-    /// The kernel's parameters, for a footprint that asks for its scalars.
+    /// The kernel's parameters, if the footprint depends on its scalars; otherwise empty.
     parameters: Arc<[Parameter]>,
 }
 
-/// How packages add to an argument.
+/// Combination of an argument's partials.
 #[derive(Clone)]
 struct Reduction {
     how: Arc<dyn Reduce>,
-    /// The partials, one for each unit; none where nothing runs.
+    /// The partials, one per unit; empty outside a run.
     partials: Vec<RawBuffer>,
 }
 
 impl Argument {
-    /// Makes an argument that every package reads completely.
+    /// Creates an argument that every package reads completely.
     #[must_use]
     pub fn whole(region: &impl Region) -> Self {
         Self::part(region, Access::ReadOnly, Footprint::Whole)
     }
 
-    /// Makes an argument of which a package uses the part that its footprint names. Footprints count from the start of the
-    /// buffer, so the region has to be a whole one: a run refuses parts ([`RunError::PartOfBuffer`](crate::RunError)).
+    /// Creates an argument of which a package uses the part that `footprint` names.
+    ///
+    /// Footprints count from the start of the buffer, so the region must be a whole buffer. A run refuses any
+    /// other region ([`RunError::PartOfBuffer`](crate::RunError)).
     #[must_use]
     pub fn part(region: &impl Region, access: Access, footprint: Footprint) -> Self {
         let (buffer, bytes) = (region.buffer().clone(), region.bytes());
@@ -48,31 +50,35 @@ impl Argument {
         Self { buffer, access, footprint, reduction: None, part, parameters: Arc::default() }
     }
 
-    /// Makes the same argument of another buffer, without its reduction.
+    /// Returns the same argument for another buffer, without its reduction.
     pub(crate) fn of_buffer(&self, buffer: &RawBuffer) -> Self {
         Self { buffer: buffer.clone(), reduction: None, part: None, ..self.clone() }
     }
 
-    /// Tells the footprint the kernel's parameters, if it asks for them.
+    /// Passes the kernel's parameters to the footprint, if it depends on them.
     pub(super) fn tell(&mut self, parameters: &[Parameter]) {
         if matches!(self.footprint, Footprint::OfLaunch(_)) {
             self.parameters = parameters.into();
         }
     }
 
-    /// Makes the same argument with another footprint.
+    /// Returns the same argument with another footprint.
     pub(crate) fn with_footprint(&self, footprint: Footprint) -> Self {
         Self { footprint, ..self.clone() }
     }
 
-    /// Makes an argument to which every package adds. Each unit has a partial of its own, as large as the buffer, which begins
-    /// as `identity` in every element. A package reads and changes all of it. When all items are computed, `combine` puts the
-    /// partials together, element by element, and the result overwrites the buffer.
+    /// Creates an argument to which every package adds.
     ///
-    /// `combine` has to be associative and commutative: which packages a unit computes, and in which order, changes from run to
-    /// run. `combine(identity, x)` has to be `x`: how many partials begin as the identity changes too. A run of no items leaves the
-    /// identity. On devices, a kernel gets at its partial as an argument of a [`Launcher`](dml_core::Launcher); a variant on
-    /// the host by the [`views`](dml_core::Grants::views) of its grants.
+    /// Each unit has its own partial, as large as the buffer, with every element initialized to `identity`. A
+    /// package reads and changes all of its unit's partial. When all items are computed, `combine` merges the
+    /// partials element by element, and the result overwrites the buffer. A run of no items leaves the
+    /// identity.
+    ///
+    /// `combine` must be associative and commutative, because the packages of a unit and their order vary
+    /// from run to run. `combine(identity, x)` must be `x`, because the number of partials varies too.
+    ///
+    /// On devices, a kernel receives its partial as an argument of a [`Launcher`](dml_core::Launcher). A
+    /// variant on the host reaches it through the [`views`](dml_core::Grants::views) of its grants.
     #[must_use]
     pub fn reduction<T: Pod + fmt::Debug + Send + Sync>(
         result: &Buffer<T>,
@@ -84,12 +90,12 @@ impl Argument {
         Self { reduction, ..Self::part(result, Access::ReadWrite, Footprint::Whole) }
     }
 
-    /// The bytes of the region that the argument was made of, if it is not the whole buffer.
+    /// Returns the bytes of the argument's region, if it is not the whole buffer.
     pub(super) fn part_of_buffer(&self) -> Option<Range<u64>> {
         self.part.clone()
     }
 
-    /// Makes a copy of the argument for a run, with a partial for each unit if packages add to the argument.
+    /// Returns a copy of the argument for a run, with one partial per unit if it is a reduction.
     pub(super) fn for_run(&self, units: usize) -> Result<Self, Box<dyn Error>> {
         let mut own = self.clone();
         if let Some(Reduction { how, partials }) = &mut own.reduction {
@@ -98,37 +104,38 @@ impl Argument {
         Ok(own)
     }
 
-    /// Combines the partials of a run, if there are any, of the units that have added to theirs.
+    /// Combines the partials of those units that have added to theirs; does nothing without a reduction.
     pub(super) fn combine(&self, has_added: &[bool], wait: Wait<'_>) -> Result<(), KernelError> {
         let Some(Reduction { how, partials }) = &self.reduction else { return Ok(()) };
         let added = partials.iter().zip(has_added).filter(|(_, has_added)| **has_added);
         how.combine(&added.map(|(partial, _)| partial.clone()).collect::<Vec<_>>(), wait)
     }
 
-    /// Returns whether packages add to the argument.
+    /// Returns whether the argument is a reduction.
     pub(crate) fn is_reduced(&self) -> bool {
         self.reduction.is_some()
     }
 
-    /// Returns the buffer that a package uses: that of the argument, or the partial of the package's unit.
+    /// Returns the buffer that a package uses: the partial of its unit in a reduction, otherwise the
+    /// argument's.
     pub(super) fn buffer_of(&self, package: &Package) -> &RawBuffer {
         let partials = self.reduction.as_ref().map_or(&[][..], |reduction| &reduction.partials);
         partials.get(package.unit().0).unwrap_or(&self.buffer)
     }
 
-    /// The buffer of the argument.
+    /// Returns the buffer of the argument.
     #[must_use]
     pub fn buffer(&self) -> &RawBuffer {
         &self.buffer
     }
 
-    /// The access of the kernel to the buffer.
+    /// Returns the access of the kernel to the buffer.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// The footprint: which bytes a package touches.
+    /// Returns the footprint: which bytes a package touches.
     #[must_use]
     pub fn footprint(&self) -> &Footprint {
         &self.footprint
@@ -148,8 +155,9 @@ impl Argument {
         self.footprint.ranges_of(items, &scalars, self.buffer.len())
     }
 
-    /// Returns whether the bytes of a package can be read, in any arena. An argument whose footprint is at fault counts as
-    /// readable, because the acquire refuses it.
+    /// Returns whether every byte of a package can be read from some arena.
+    ///
+    /// An argument with an invalid footprint counts as readable, because the acquire refuses it.
     pub(super) fn is_readable(&self, package: &Package) -> bool {
         let Ok(ranges) = self.ranges(package.range()) else { return true };
         ranges.into_iter().all(|bytes| self.buffer_of(package).is_readable(bytes).unwrap_or(true))
@@ -159,22 +167,22 @@ impl Argument {
 /// A scalar that is computed for each package.
 #[derive(Clone)]
 pub(super) struct OfPackage {
-    /// Any value of the type.
+    /// A sample value of the scalar's type.
     sample: Scalar,
     value: Arc<dyn Fn(&Package) -> Scalar + Send + Sync>,
 }
 
-/// One place in a kernel's signature.
+/// One position in a kernel's signature.
 #[derive(Clone, Debug)]
 pub(super) enum Parameter {
-    /// The kernel's buffer of this number.
+    /// The index of a buffer among the kernel's buffers.
     Buffer(usize),
     Value(LaunchArg),
     OfPackage(OfPackage),
 }
 
 impl Parameter {
-    /// Makes a scalar that is computed for each package.
+    /// Creates a scalar that is computed for each package.
     pub(super) fn of_package<S>(value: impl Fn(&Package) -> S + Send + Sync + 'static) -> Self
     where
         S: Into<Scalar> + Default,
@@ -183,7 +191,7 @@ impl Parameter {
         Self::OfPackage(OfPackage { sample: S::default().into(), value })
     }
 
-    /// Returns the scalar of a package, if the place is one's.
+    /// Returns the scalar of a package, if the position holds a scalar.
     fn scalar(&self, package: &Package) -> Option<Scalar> {
         match self {
             Self::Value(LaunchArg::Scalar(scalar)) => Some(*scalar),
@@ -192,10 +200,10 @@ impl Parameter {
         }
     }
 
-    /// Returns the argument of a package, or one of the right kind where there is no package.
+    /// Returns the argument of a package, or a sample of the right kind without a package.
     ///
     /// # Errors
-    /// The number of the buffer whose footprint is at fault, and what is wrong.
+    /// The index of the buffer with an invalid footprint, and the fault.
     pub(super) fn argument(
         &self,
         buffers: &[Argument],

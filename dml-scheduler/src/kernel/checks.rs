@@ -1,4 +1,5 @@
-//! Which kernels a run refuses: made for another platform, changed behind a launcher, too short buffers, shared writes.
+//! Kernels that a run refuses: wrong platform, arguments that a launcher rejects, short buffers, shared
+//! writes.
 
 use super::footprint::{self, Footprint};
 use super::{Argument, How, Kernel};
@@ -8,20 +9,21 @@ use dml_core::Platform;
 use std::ops::Range;
 
 impl Kernel {
-    /// Checks that the kernel was made for the platform: its buffers, and the variants that were chosen by a property of devices.
+    /// Checks that the kernel was made for the platform: its buffers, and the variants chosen by a device
+    /// property.
     pub(crate) fn check_platform(&self, platform: &Platform) -> Result<(), RunError> {
         let foreign = |what: String| Err(RunError::OtherPlatform { kernel: self.name.clone(), what });
         if let Some(index) = self.arguments.iter().position(|argument| !platform.owns(argument.buffer())) {
             return foreign(format!("the buffer of argument {}", self.position(index)));
         }
-        // Every platform has a list of its own.
+        // Every platform has its own device list, so its address identifies the platform.
         if self.platforms.iter().any(|other| !std::ptr::eq(other.devices(), platform.devices())) {
             return foreign("a variant for a kind of devices or arenas".to_owned());
         }
         Ok(())
     }
 
-    /// Lets those launchers check the kernel again that it was changed behind.
+    /// Repeats the check of each launcher that was added before the kernel's last change.
     pub(crate) fn check_launchers(&self, platform: &Platform) -> Result<(), RunError> {
         for (device, how) in &self.devices {
             let How::Launcher(launcher, checked) = how else { continue };
@@ -42,8 +44,10 @@ impl Kernel {
         Ok(())
     }
 
-    /// Checks that the buffers have bytes for all items, if a launcher is to compute them: what a framework's kernel does past
-    /// the end of its buffers, no footprint can tell. A variant answers for that itself.
+    /// Checks that the buffers have bytes for all items, if the kernel has a launcher.
+    ///
+    /// No footprint covers what a framework's kernel does past the end of its buffers. A variant is
+    /// responsible for its own bounds.
     pub(crate) fn check_items(&self, items: u64) -> Result<(), RunError> {
         if !self.devices.iter().any(|(_, how)| matches!(how, How::Launcher(..))) {
             return Ok(());
@@ -61,8 +65,9 @@ impl Kernel {
         Ok(())
     }
 
-    /// Checks that no two packages write the same bytes, because packages run side by side. Packages of one work-group that
-    /// follow each other are compared, at some places between the items. For the named footprints that is exact.
+    /// Checks that no two packages write the same bytes, because packages run concurrently.
+    ///
+    /// It compares adjacent work-groups at a sample of places, which is exact for the named footprints.
     pub(crate) fn check_writes(&self, items: u64) -> Result<(), RunError> {
         for (index, argument) in self.arguments.iter().enumerate() {
             let (place, name) = (self.position(index), || (self.name.clone(), argument.buffer().name()));
@@ -93,7 +98,7 @@ impl Kernel {
                 return Err(RunError::WholeWrite { kernel: self.name.clone(), index, buffer });
             }
             for (first, second) in neighbours(self.grain(), items) {
-                // A footprint that is at fault fails its packages.
+                // An invalid footprint fails its packages later.
                 let ranges = |items: &Range<u64>| argument.ranges(items.clone()).unwrap_or_default();
                 if let Some(bytes) = footprint::shared(&ranges(&first), &ranges(&second)) {
                     let kernel = self.name.clone();
@@ -105,7 +110,7 @@ impl Kernel {
     }
 }
 
-/// Returns pairs of neighbouring work-groups, at some places between `items` items: the first few, the last, and some between.
+/// Returns pairs of adjacent work-groups among `items` items: the first few, the last, and some between.
 fn neighbours(local: u64, items: u64) -> impl Iterator<Item = (Range<u64>, Range<u64>)> {
     const PLACES: u64 = 16;
     let places = items.saturating_sub(1) / local;

@@ -7,11 +7,12 @@
 //!                                                     # # # # # #        . . # # . .        . . . . . .
 //!                                                     # # # # # #        . . # # . .        . . . . . .
 //! ```
-//! A footprint answers with ranges that ascend, are disjoint and do not touch. A package that touches no byte has one empty
-//! range, so that each argument always has at least one.
+//! A footprint returns ranges that ascend, are disjoint and do not touch. A package that touches no byte has
+//! one empty range, so each argument always has at least one.
 //!
 //! # Source
-//! The named kinds are the range mappers of Celerity ("Celerity: High-Level C++ for Accelerator Clusters", section 2).
+//! The named kinds are the range mappers of Celerity ("Celerity: High-Level C++ for Accelerator Clusters",
+//! section 2).
 
 use crate::base::guard::guarded;
 use dml_core::{BufferName, Scalar};
@@ -25,57 +26,60 @@ pub(super) type RangeOf = dyn Fn(Range<u64>) -> Range<u64> + Send + Sync;
 /// A function from items to several ranges of bytes.
 pub(super) type RangesOf = dyn Fn(Range<u64>) -> Vec<Range<u64>> + Send + Sync;
 
-/// A function from items, and the scalars of the kernel, to several ranges of bytes.
+/// A function from items and the scalars of the kernel to several ranges of bytes.
 pub(super) type LaunchOf = dyn Fn(Range<u64>, &[Scalar]) -> Vec<Range<u64>> + Send + Sync;
 
 /// Which bytes of a buffer a package touches.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Footprint {
-    /// All bytes, for every package. Not for buffers that are written, because packages run side by side.
+    /// All bytes, for every package. Not for buffers that are written, because packages run concurrently.
     Whole,
     /// A fixed number of bytes per item, item 0 at byte 0; the last item may reach past the buffer's end.
     PerItem {
         /// The number of bytes per item.
         bytes: u64,
     },
-    /// As [`PerItem`](Self::PerItem), and the bytes of the items just before and after, as far as there are any.
+    /// As [`PerItem`](Self::PerItem), plus the bytes of the items just before and after, within the buffer.
     Neighbourhood {
         /// The number of bytes per item.
         bytes: u64,
         /// The number of further items on each side.
         margin: u64,
     },
-    /// The rows of a picture in which the items are, and rows above and below, as far as there are any.
+    /// The rows of an image that contain the items, plus rows above and below, within the buffer.
     Rows {
-        /// The number of items per row; 1 where an item is a row.
+        /// The number of items per row; 1 if an item is a row.
         items_per_row: u64,
         /// The number of bytes per row.
         row_bytes: u64,
         /// The number of further rows on each side.
         margin: u64,
     },
-    /// The buffer is a sequence of layers, and an item has bytes in each layer. Examples are a column of a row-major matrix, and a row
-    /// of a volume that is stored by planes. One range per layer.
+    /// A sequence of layers, in each of which an item has bytes; one range per layer.
+    ///
+    /// Examples are a column of a row-major matrix, and a row of a volume that is stored by planes.
     Layers {
         /// The number of bytes per item in a layer.
         bytes: u64,
         /// The number of bytes per layer.
         layer_bytes: u64,
-        /// The number of further items on each side, as far as the layer has them.
+        /// The number of further items on each side, within the layer.
         margin: u64,
     },
-    /// Groups of items touch parts that overlap: group `g` touches bytes `g * stride - halo .. (g + 1) * stride + halo`, as far as
-    /// the buffer reaches.
+    /// Overlapping parts, one per group of items.
+    ///
+    /// Group `g` touches bytes `g * stride - halo .. (g + 1) * stride + halo`, within the buffer.
     Overlapping {
         /// The number of items per group.
         items: u64,
-        /// The number of bytes from one group's part to the next one's.
+        /// The number of bytes from the start of one group's part to the next.
         stride: u64,
         /// The number of further bytes on each side.
         halo: u64,
     },
-    /// The tiles of a picture, which is stored by rows: an item is a tile, numbered row by row. One range per row of pixels.
+    /// The tiles of an image that is stored by rows: an item is a tile, numbered row by row. One range per
+    /// row of pixels.
     Tiles {
         /// The number of tiles side by side.
         across: u64,
@@ -83,57 +87,66 @@ pub enum Footprint {
         tile_bytes: u64,
         /// The height of a tile, in rows.
         tile_rows: u64,
-        /// The number of bytes per row of the picture.
+        /// The number of bytes per row of the image.
         row_bytes: u64,
     },
-    /// The bytes that a function names for a range of items. A function that panics, or names bytes outside the buffer,
-    /// fails its package.
+    /// The bytes that a function returns for a range of items. A function that panics, or returns bytes
+    /// outside the buffer, fails its package.
     Of(Arc<RangeOf>),
-    /// The ranges that a function names, in any order. As [`Of`](Self::Of) otherwise.
+    /// The ranges that a function returns, in any order; otherwise as [`Of`](Self::Of).
     OfRanges(Arc<RangesOf>),
-    /// The ranges that a function names which is told the kernel's scalars too. As [`OfRanges`](Self::OfRanges) otherwise.
+    /// The ranges that a function of the items and the kernel's scalars returns; otherwise as
+    /// [`OfRanges`](Self::OfRanges).
     OfLaunch(Arc<LaunchOf>),
 }
 
 impl Footprint {
-    /// Every package touches all bytes.
+    /// Returns the footprint of all bytes, for every package.
     #[must_use]
     pub const fn all() -> Self {
         Self::Whole
     }
 
-    /// Item `i` touches bytes `i * bytes .. (i + 1) * bytes`.
+    /// Returns a footprint in which item `i` touches bytes `i * bytes .. (i + 1) * bytes`.
     #[must_use]
     pub const fn one_to_one(bytes: u64) -> Self {
         Self::PerItem { bytes }
     }
 
-    /// Each item touches its own bytes, and those of `margin` items on each side: a stencil along one dimension.
+    /// Returns a one-dimensional stencil: each item touches its own bytes, and those of `margin` items on
+    /// each side.
     #[must_use]
     pub const fn neighbourhood(bytes: u64, margin: u64) -> Self {
         Self::Neighbourhood { bytes, margin }
     }
 
-    /// An item is a pixel, and touches its own row of `row_bytes` bytes and `margin` rows above and below.
+    /// Returns a footprint of image rows, in which items are pixels.
+    ///
+    /// A pixel touches its own row of `row_bytes` bytes, and `margin` rows above and below.
     #[must_use]
     pub const fn rows(items_per_row: u64, row_bytes: u64, margin: u64) -> Self {
         Self::Rows { items_per_row, row_bytes, margin }
     }
 
-    /// An item is a column of a matrix with rows of `row_bytes` bytes and elements of `bytes` bytes.
+    /// Returns a footprint of matrix columns: an item is a column, with rows of `row_bytes` bytes and
+    /// elements of `bytes` bytes.
     #[must_use]
     pub const fn columns(bytes: u64, row_bytes: u64) -> Self {
         Self::layers(bytes, row_bytes, 0)
     }
 
-    /// An item has `bytes` bytes in each layer of `layer_bytes` bytes, and touches those of `margin` items on each side too.
+    /// Returns a footprint of layers: an item has `bytes` bytes in each layer of `layer_bytes` bytes.
+    ///
+    /// It also touches the bytes of `margin` items on each side.
     #[must_use]
     pub const fn layers(bytes: u64, layer_bytes: u64, margin: u64) -> Self {
         Self::Layers { bytes, layer_bytes, margin }
     }
 
-    /// Each group of `items` items, such as a work-group, touches the `stride` bytes at its place, and `halo` bytes on each side:
-    /// kernels that recompute the border of their neighbours. It is for reading, where there is a halo.
+    /// Returns a footprint of overlapping parts, one per group of `items` items, such as a work-group.
+    ///
+    /// A group touches its own `stride` bytes, and `halo` bytes on each side. It is for kernels that
+    /// recompute the border of their neighbours. With a halo it is only for reading.
     ///
     /// ```
     /// use dml_scheduler::Footprint;
@@ -147,34 +160,43 @@ impl Footprint {
         Self::Overlapping { items, stride, halo }
     }
 
-    /// An item is a tile of `tile_bytes` bytes times `tile_rows` rows, `across` of them side by side in rows of `row_bytes`.
+    /// Returns a footprint of image tiles: an item is a tile of `tile_bytes` bytes times `tile_rows` rows.
+    ///
+    /// A row of tiles has `across` tiles side by side, in image rows of `row_bytes` bytes.
     #[must_use]
     pub const fn tiles(across: u64, tile_bytes: u64, tile_rows: u64, row_bytes: u64) -> Self {
         Self::Tiles { across, tile_bytes, tile_rows, row_bytes }
     }
 
-    /// The bytes that `map` names for a range of items. It is asked several times for a package, and has to give the same answer
-    /// each time. Packages run side by side: what one of them writes, no other may touch. A run compares packages that follow
-    /// each other, and only within one argument.
+    /// Returns a footprint of the bytes that `map` returns for a range of items.
+    ///
+    /// `map` is called several times per package, and must return the same range each time. Packages run
+    /// concurrently, so no package may touch bytes that another one writes. A run checks this only for some
+    /// pairs of adjacent packages, and within one argument.
     pub fn of(map: impl Fn(Range<u64>) -> Range<u64> + Send + Sync + 'static) -> Self {
         Self::Of(Arc::new(map))
     }
 
-    /// The ranges of bytes that `map` names for a range of items, as [`of`](Self::of). They are brought into order and joined, and a
-    /// variant on the host has one view for each of them.
+    /// Returns a footprint of the byte ranges that `map` returns for a range of items, as [`of`](Self::of).
+    ///
+    /// The ranges are sorted and merged. A variant on the host has one view for each merged range.
     pub fn of_ranges(map: impl Fn(Range<u64>) -> Vec<Range<u64>> + Send + Sync + 'static) -> Self {
         Self::OfRanges(Arc::new(map))
     }
 
-    /// The bytes that `map` names for a range of items and the kernel's scalars, as [`of`](Self::of). A scalar that is set between two
-    /// runs ([`Kernel::set_scalar`](crate::Kernel::set_scalar)) is seen by the next one.
+    /// Returns a footprint of the bytes that `map` returns for a range of items and the kernel's scalars, as
+    /// [`of`](Self::of).
     ///
-    /// The scalars are those of the launch, in the order of the arguments, without buffers and other values. One that is computed for
-    /// each package is computed for these items, as if unit 0 had them: a footprint must not depend on the unit.
+    /// A scalar that is set between two runs ([`Kernel::set_scalar`](crate::Kernel::set_scalar)) reaches
+    /// `map` in the next run.
+    ///
+    /// The scalars are those of the launch, in the order of the arguments, without buffers and other values.
+    /// A scalar that is computed for each package is computed for these items, as if unit 0 had them. So a
+    /// footprint must not depend on the unit.
     ///
     /// ```
     /// use dml_scheduler::Footprint;
-    /// // A window of as many floats on each side as the kernel's first scalar says.
+    /// // A window with a radius in floats, which the kernel's first scalar gives.
     /// let window = Footprint::of_launch(|items, scalars| {
     ///     let radius = u64::from(u32::try_from(scalars[0]).expect("the radius"));
     ///     items.start.saturating_sub(radius) * 4..(items.end + radius).min(1000) * 4
@@ -186,15 +208,16 @@ impl Footprint {
         Self::of_launch_ranges(move |items, scalars| Vec::from([map(items, scalars)]))
     }
 
-    /// The ranges of bytes that `map` names for a range of items and the kernel's scalars, as [`of_launch`](Self::of_launch) and
-    /// [`of_ranges`](Self::of_ranges).
+    /// Returns a footprint of the byte ranges that `map` returns for a range of items and the kernel's
+    /// scalars, as [`of_launch`](Self::of_launch) and [`of_ranges`](Self::of_ranges).
     pub fn of_launch_ranges(
         map: impl Fn(Range<u64>, &[Scalar]) -> Vec<Range<u64>> + Send + Sync + 'static,
     ) -> Self {
         Self::OfLaunch(Arc::new(map))
     }
 
-    /// Returns the bytes that the items touch, as [`ranges_of`](Self::ranges_of) does for a kernel without scalars.
+    /// Returns the bytes that the items touch in a kernel without scalars, as [`ranges_of`](Self::ranges_of)
+    /// does.
     ///
     /// # Errors
     /// As [`ranges_of`](Self::ranges_of).
@@ -202,12 +225,12 @@ impl Footprint {
         self.ranges_of(items, &[], len)
     }
 
-    /// Returns the bytes that the items touch when the kernel has these scalars, within a buffer of `len` bytes: ascending, disjoint,
-    /// at least one range.
+    /// Returns the bytes that the items touch with these scalars, within a buffer of `len` bytes: ascending,
+    /// disjoint, at least one range.
     ///
     /// # Errors
-    /// [`FootprintFault`]: a function that panics, or names bytes that are not within the buffer; numbers that describe no
-    /// picture.
+    /// [`FootprintFault`] if a function panics or returns bytes outside the buffer, or if the sizes
+    /// contradict each other.
     pub fn ranges_of(
         &self,
         items: Range<u64>,
@@ -240,17 +263,17 @@ impl Footprint {
             Self::Overlapping { items: of_group, stride, halo } => {
                 let parts = items.start / of_group..items.end.div_ceil(of_group);
                 let part = parts.start.saturating_mul(stride)..parts.end.saturating_mul(stride);
-                // Of no items there is no border.
+                // An empty range has no border.
                 let part = if items.is_empty() { part } else { widened(part, halo) };
                 one(part.start.min(len)..part.end.min(len))
             }
             Self::Tiles { across, tile_bytes, tile_rows, row_bytes } => {
                 if across == 0 || tile_rows == 0 || across.saturating_mul(tile_bytes) > row_bytes {
-                    let what = "a row of tiles is empty, or longer than a row";
+                    let what = "a row of tiles is empty, or longer than a row of the image";
                     return Err(FootprintFault::NoPicture { what });
                 }
                 let mut ranges = Vec::new();
-                // The tiles of one row of tiles are side by side.
+                // Each turn covers the tiles of one row of tiles, which are adjacent.
                 let mut next = items.start;
                 while next < items.end
                     && (next / across).saturating_mul(tile_rows) < len.div_ceil(row_bytes.max(1))
@@ -277,8 +300,9 @@ impl Footprint {
 }
 
 impl Footprint {
-    /// Returns for how many items a buffer of `len` bytes has bytes, the last item perhaps in part; `None` if any number will do, or if
-    /// the footprint itself is at fault.
+    /// Returns the number of items that a buffer of `len` bytes has bytes for; the last item may be partial.
+    ///
+    /// It is `None` if the footprint sets no limit, or is invalid itself.
     pub(super) fn holds(&self, len: u64) -> Option<u64> {
         let pieces = |len: u64, bytes: u64| (bytes > 0).then(|| len.div_ceil(bytes));
         match *self {
@@ -305,10 +329,11 @@ impl Footprint {
     }
 }
 
-/// The most ranges that a package touches of one argument. Every one is acquired by itself.
+/// Maximum number of rows in one block of rows. It bounds the number of ranges, each of which is acquired
+/// separately.
 const MOST_RANGES: u64 = 1 << 16;
 
-/// Runs a foreign function, and turns its panic into an error.
+/// Runs a foreign function and turns its panic into an error.
 pub(super) fn asked<R>(map: impl FnOnce() -> R) -> Result<R, FootprintFault> {
     guarded(map).map_err(|message| FootprintFault::Panicked { message })
 }
@@ -322,7 +347,7 @@ fn widened(range: Range<u64>, margin: u64) -> Range<u64> {
     }
 }
 
-/// Returns a part of some rows: the bytes of each row that `columns` names, as far as the row and the buffer reach.
+/// Returns the bytes `columns` of each row, clipped to the row and to the buffer.
 fn blocks(
     rows: Range<u64>,
     row_bytes: u64,
@@ -344,7 +369,7 @@ fn blocks(
     Ok(in_order(rows.map(part).collect(), len))
 }
 
-/// Checks that the ranges of a function are within the buffer, and brings them into order.
+/// Checks that the ranges of a function are within the buffer, then sorts and merges them.
 fn within(ranges: Vec<Range<u64>>, len: u64) -> Result<Vec<Range<u64>>, FootprintFault> {
     match ranges.iter().find(|range| range.start > range.end || range.end > len) {
         Some(bytes) => Err(FootprintFault::Outside { bytes: bytes.clone(), len }),
@@ -352,7 +377,7 @@ fn within(ranges: Vec<Range<u64>>, len: u64) -> Result<Vec<Range<u64>>, Footprin
     }
 }
 
-/// Sorts ranges, and joins those that overlap or touch. Without any bytes, one empty range is left.
+/// Sorts ranges, and merges those that overlap or touch. Without any bytes, one empty range remains.
 fn in_order(mut ranges: Vec<Range<u64>>, len: u64) -> Vec<Range<u64>> {
     let nothing = ranges.first().map_or(len, |range| range.start);
     ranges.retain(|range| !range.is_empty());
@@ -414,14 +439,14 @@ impl fmt::Debug for Footprint {
     }
 }
 
-/// What is wrong with a footprint.
+/// Fault of a footprint.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FootprintFault {
     /// The function panicked.
     #[error("the footprint panicked: {message}")]
     Panicked {
-        /// What the panic said.
+        /// The panic's message.
         message: String,
     },
     /// A range is not within the buffer, or ends before it starts.
@@ -432,15 +457,15 @@ pub enum FootprintFault {
         /// The size of the buffer in bytes.
         len: u64,
     },
-    /// The numbers of the footprint contradict each other.
-    #[error("the footprint describes no picture: {what}")]
+    /// The sizes of the footprint contradict each other.
+    #[error("invalid footprint: {what}")]
     NoPicture {
-        /// What is wrong.
+        /// The contradiction.
         what: &'static str,
     },
 }
 
-/// A footprint that cannot be used, and whose it is.
+/// A footprint that cannot be used, with its kernel, argument and package.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("kernel {kernel}, argument {argument}, {buffer}, items {items:?}: {cause}")]
 pub struct FootprintError {
@@ -452,7 +477,7 @@ pub struct FootprintError {
     pub buffer: BufferName,
     /// The items of the package.
     pub items: Range<u64>,
-    /// What is wrong.
+    /// The fault.
     pub cause: FootprintFault,
 }
 

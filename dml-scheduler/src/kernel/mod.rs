@@ -3,11 +3,11 @@
 //! ```text
 //!   Kernel ── arguments ──▶ footprints of a package ──▶ acquire, range by range ──▶ Grants
 //!     │                                                                               │
-//!     └── device ──▶ Variant: code that knows its scalars ◀───────────────────────────┤
-//!                └─▶ Launcher: one of a framework, given the package's arguments ◀────┘
+//!     └── device ──▶ Variant: code that captures its scalars ◀────────────────────────┤
+//!                └─▶ Launcher: a framework's, given the package's arguments ◀─────────┘
 //! ```
-//! The grants have one item for each range of each argument, in this order. So a host kernel has as many views of an argument
-//! as the argument's footprint has ranges.
+//! The grants hold one entry per range of each argument, in argument order. So a host kernel has one view per
+//! range of an argument's footprint.
 
 mod argument;
 mod checks;
@@ -38,19 +38,19 @@ use std::sync::Arc;
 /// How a device runs a kernel.
 #[derive(Clone)]
 enum How {
-    /// Code that has its buffers and scalars itself.
+    /// Code that captures its buffers and scalars.
     Variant(Arc<dyn Variant>),
-    /// A launcher, which is given the kernel's arguments; how many of these it has checked, and in which shape.
+    /// A launcher, and the number of arguments and the item shape that it has checked.
     Launcher(Arc<dyn Launcher>, (usize, ItemShape)),
 }
 
-/// An argument, and the ranges of it that a package touches.
+/// An argument with the byte ranges that a package touches.
 type Touched<'a> = (&'a Argument, Vec<Range<u64>>);
 
 /// A data-parallel kernel over items `0..n`: its arguments, and how each device runs it.
 ///
-/// Arguments are added in the order of the kernel's signature. A [`Launcher`] is given all of them. A [`Variant`] is given the
-/// grants of the buffers alone, and knows the rest itself.
+/// Arguments are added in the order of the kernel's signature. A [`Launcher`] receives all of them. A
+/// [`Variant`] receives only the grants of the buffers, and captures the other arguments.
 ///
 /// ```
 /// # use dml_core::{ArenaDesc, Platform};
@@ -75,26 +75,28 @@ pub struct Kernel {
     arguments: Vec<Argument>,
     parameters: Vec<Parameter>,
     devices: Vec<(DeviceId, How)>,
-    /// The devices that have launched it, or a clone of it.
+    /// Devices that have launched this kernel or a clone of it.
     launched: Arc<Mutex<DeviceSet>>,
-    /// The platforms for whose devices variants were made.
+    /// Platforms whose devices were given variants by a property, such as their kind.
     platforms: Vec<Platform>,
-    /// The number of items of the run that this copy is for; 0 elsewhere.
+    /// Number of items of the run that this copy is for; 0 if it is for no run.
     total: u64,
     is_undivided: bool,
-    /// Where the run was asked for that this copy is for.
+    /// Call site of the run that this copy is for.
     asked_at: Option<&'static Location<'static>>,
-    /// The dimension of the items that was asked for.
+    /// Requested dimension of the items.
     axis: Option<usize>,
 }
 
 impl Kernel {
-    /// Makes a kernel without arguments or variants. All packages but the last are multiples of `local_size` items. An item
-    /// is one work-item, and `local_size` of them are a work-group. A size that a device does not allow is refused
-    /// ([`Misfit::Groups`]). With 0 each framework chooses, and packages may have any length; a source in which a kernel asks for its
-    /// group needs a size.
+    /// Creates a kernel without arguments or variants, with work-groups of `local_size` items.
     ///
-    /// Kernels in OpenCL C and CUDA C see their group, and the size of the launch, as if all items were launched at once.
+    /// An item is one work-item. All packages but the last are multiples of `local_size` items. A size that a
+    /// device does not allow is refused ([`Misfit::Groups`]). With 0 each framework chooses, and packages may
+    /// have any length. A kernel whose source queries its work-group needs a nonzero size.
+    ///
+    /// Kernels in OpenCL C and CUDA C see their work-group's index and the size of the launch as if all items
+    /// were launched at once.
     #[must_use]
     pub fn new(name: impl Into<String>, local_size: u64) -> Self {
         Self {
@@ -113,34 +115,39 @@ impl Kernel {
         }
     }
 
-    /// Makes each item a row of so many work-items. A work-group has `local` columns, and the kernel's local size of rows. Each framework
-    /// chooses a size that is 0.
+    /// Makes each item a row of `columns` work-items.
+    ///
+    /// A work-group has `local` columns, and as many rows as the kernel's local size. Each framework chooses
+    /// a size that is 0.
     #[must_use]
     pub fn rows(self, columns: u64, local: u64) -> Self {
         let local = [local, self.local_size];
         self.shaped(ItemShape::rows(columns, local))
     }
 
-    /// Sets the shape of the items, along the dimension that was asked for if there is one.
+    /// Sets the shape of the items, along the requested dimension if there is one.
     fn shaped(mut self, shape: ItemShape) -> Self {
         self.shape = self.axis.and_then(|axis| shape.along(axis)).unwrap_or(shape);
         self
     }
 
-    /// Makes each item a plane of so many columns and rows of work-items. A work-group has `local` columns and rows, and the
-    /// kernel's local size of planes.
+    /// Makes each item a plane of work-items, with the columns and rows that `plane` gives.
+    ///
+    /// A work-group has `local` columns and rows, and as many planes as the kernel's local size.
     #[must_use]
     pub fn planes(self, plane: [u64; 2], local: [u64; 2]) -> Self {
         let local = [local[0], local[1], self.local_size];
         self.shaped(ItemShape::planes(plane, local))
     }
 
-    /// Makes another dimension that of the items: `get_global_id(axis)` is the item's number. The other dimensions keep their order,
-    /// so [`rows`](Self::rows) along dimension 0 have their columns along dimension 1. Rows and planes that are set later have their
-    /// items along this dimension too, as far as they have it.
+    /// Makes `axis` the dimension of the items: `get_global_id(axis)` is the item's number.
+    ///
+    /// The other dimensions keep their order, so [`rows`](Self::rows) along dimension 0 have their columns
+    /// along dimension 1. Rows and planes that are set later use this dimension for their items too, if they
+    /// have it.
     ///
     /// # Errors
-    /// [`Misfit::Axis`] if the kernel does not have so many dimensions.
+    /// [`Misfit::Axis`] if the kernel has no such dimension.
     pub fn along(mut self, axis: usize) -> Result<Self, Misfit> {
         let dimensions = self.shape.dimensions();
         self.shape = self.shape.along(axis).ok_or_else(|| Misfit::Axis {
@@ -152,19 +159,22 @@ impl Kernel {
         Ok(self)
     }
 
-    /// Runs all items as one package on one device. It is for kernels whose work-groups write the same bytes, or wait for each
-    /// other: any footprint may be written, and policies have nothing to divide.
+    /// Runs all items as one package on one device.
     ///
-    /// The device is the one with the least predicted time: the rate of earlier runs, plus copies of the inputs from where they
-    /// are valid. A device without a rate gets one run if its copies alone take less than that. If the device fails, the other
-    /// devices compute the package, as far as its inputs are left.
+    /// It is for kernels whose work-groups write the same bytes, or wait for each other. Any footprint may be
+    /// written, and policies have nothing to divide.
+    ///
+    /// The device is the one with the least predicted time: computing at the rate of earlier runs, plus
+    /// copies of the inputs from where they are valid. A device without a rate gets one run if its copies
+    /// alone take less than that. If the device fails, another device computes the package, provided its
+    /// inputs are still readable.
     #[must_use]
     pub fn undivided(mut self) -> Self {
         self.is_undivided = true;
         self
     }
 
-    /// Adds a buffer.
+    /// Adds a buffer with its access and footprint.
     #[must_use]
     pub fn argument(mut self, argument: Argument) -> Self {
         self.parameters.push(Parameter::Buffer(self.arguments.len()));
@@ -196,13 +206,13 @@ impl Kernel {
         self.argument(Argument::whole(region))
     }
 
-    /// Adds a buffer all of which an [undivided](Self::undivided) kernel overwrites.
+    /// Adds a buffer that an [undivided](Self::undivided) kernel overwrites completely.
     #[must_use]
     pub fn write_all(self, region: &impl Region) -> Self {
         self.argument(Argument::part(region, Access::WriteInvalidate, Footprint::Whole))
     }
 
-    /// Adds a buffer of which an [undivided](Self::undivided) kernel reads and changes any bytes.
+    /// Adds a buffer in which an [undivided](Self::undivided) kernel may read and change any bytes.
     #[must_use]
     pub fn read_write_all(self, region: &impl Region) -> Self {
         self.argument(Argument::part(region, Access::ReadWrite, Footprint::Whole))
@@ -212,7 +222,7 @@ impl Kernel {
         self.argument(Argument::part(buffer, access, Footprint::one_to_one(size_of::<T>() as u64)))
     }
 
-    /// Adds a buffer to which every package adds: see [`Argument::reduction`].
+    /// Adds a reduction: a buffer to which every package adds. See [`Argument::reduction`].
     #[must_use]
     pub fn reduce<T: Pod + fmt::Debug + Send + Sync>(
         self,
@@ -240,7 +250,9 @@ impl Kernel {
         self.told()
     }
 
-    /// Adds the item after the package's last one, as a `u64`: frameworks that pad a launch to whole groups need it.
+    /// Adds the item after the package's last one, as a `u64`.
+    ///
+    /// Frameworks that pad a launch to whole work-groups need it.
     #[must_use]
     pub fn end(self) -> Self {
         self.scalar_of(Package::end)
@@ -253,15 +265,16 @@ impl Kernel {
         self.told()
     }
 
-    /// Adds memory of each work-group, in bytes, at least one and as many as the device has. Frameworks without work-groups pass nothing
-    /// in its place.
+    /// Adds local memory of `bytes` bytes per work-group: at least 1, at most what the device has.
+    ///
+    /// Frameworks without work-groups pass nothing in its place.
     #[must_use]
     pub fn local_memory(mut self, bytes: u64) -> Self {
         self.parameters.push(Parameter::Value(LaunchArg::Local(bytes)));
         self.told()
     }
 
-    /// Tells the footprints of a change of the parameters.
+    /// Passes changed parameters on to the footprints.
     fn told(mut self) -> Self {
         self.tell();
         self
@@ -271,7 +284,7 @@ impl Kernel {
         self.arguments.iter_mut().for_each(|argument| argument.tell(&self.parameters));
     }
 
-    /// Changes a scalar for the runs that follow. `index` counts all arguments, in the order in which they were added.
+    /// Changes a scalar for later runs. `index` counts all arguments, in the order in which they were added.
     ///
     /// # Errors
     /// [`Misfit`] if there is no argument of this index, or if it is not a scalar of the same type.
@@ -295,13 +308,14 @@ impl Kernel {
         }
     }
 
-    /// Sets how a device runs the kernel; the last call for a device counts.
+    /// Sets how a device runs the kernel; the last call for a device wins.
     #[must_use]
     pub fn variant(self, device: DeviceId, variant: impl Variant + 'static) -> Self {
         self.on(device, How::Variant(Arc::new(variant)))
     }
 
-    /// Sets how those devices of a kind run the kernel that have no variant of their own yet.
+    /// Sets how the devices of a kind run the kernel, except devices that have a variant or a launcher
+    /// already.
     #[must_use]
     pub fn variant_for_kind(
         self,
@@ -312,7 +326,8 @@ impl Kernel {
         self.variant_where(platform, variant, |device, _| device.kind == kind)
     }
 
-    /// Sets how those devices run the kernel whose memory is of a kind, and that have no variant of their own yet.
+    /// Sets how the devices with a kind of arena run the kernel, except devices that have a variant or a
+    /// launcher already.
     #[must_use]
     pub fn variant_for_arenas(
         self,
@@ -340,11 +355,13 @@ impl Kernel {
         self
     }
 
-    /// Lets devices run the kernel by launchers, which are given its arguments; the last call for a device counts. The
-    /// arguments should be there already: what is added or changed later is checked when a run begins ([`RunError::Misfit`](crate::RunError::Misfit)).
+    /// Sets the launchers by which devices run the kernel; the last call for a device wins.
+    ///
+    /// A launcher receives the kernel's arguments, so add these first. Arguments that are added or changed
+    /// later are checked when a run begins ([`RunError::Misfit`](crate::RunError::Misfit)).
     ///
     /// # Errors
-    /// [`Misfit`] if a launcher knows that the arguments or the work-groups do not fit.
+    /// [`Misfit`] if a launcher rejects the arguments or the work-groups.
     pub fn launchers<L: Launcher + 'static>(
         mut self,
         launchers: impl IntoIterator<Item = (DeviceId, L)>,
@@ -359,10 +376,10 @@ impl Kernel {
         Ok(self)
     }
 
-    /// An argument of the right kind for each place of the signature.
+    /// Returns an argument of the right kind for each position of the signature.
     fn samples(&self) -> Vec<LaunchArg> {
         let sample =
-            |parameter: &Parameter| parameter.argument(&self.arguments, None).expect("no footprint is asked");
+            |parameter: &Parameter| parameter.argument(&self.arguments, None).expect("no footprint runs");
         self.parameters.iter().map(sample).collect()
     }
 
@@ -374,40 +391,40 @@ impl Kernel {
         self
     }
 
-    /// The kernel's name, for reports.
+    /// Returns the kernel's name, which reports use.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The local work size in items; 0 where each framework chooses.
+    /// Returns the local work size in items; 0 if each framework chooses.
     #[must_use]
     pub fn local_size(&self) -> u64 {
         self.local_size
     }
 
-    /// What the lengths of packages are multiples of, in items.
+    /// Returns the granularity of package lengths, in items.
     pub(crate) fn grain(&self) -> u64 {
         if self.is_undivided { self.total.max(1) } else { self.local_size.max(1) }
     }
 
-    /// The number of work-items of an item.
+    /// Returns the number of work-items per item.
     pub(crate) fn work_items_per_item(&self) -> u64 {
         self.shape.global(&(0..1)).into_iter().fold(1, u64::saturating_mul)
     }
 
-    /// Whether one device computes all items in one package.
+    /// Returns whether one device computes all items in one package.
     pub(crate) fn is_undivided(&self) -> bool {
         self.is_undivided
     }
 
-    /// The buffers, in their order.
+    /// Returns the buffer arguments, in the order in which they were added.
     #[must_use]
     pub fn arguments(&self) -> &[Argument] {
         &self.arguments
     }
 
-    /// The devices that can run the kernel.
+    /// Returns the devices that can run the kernel.
     pub fn devices(&self) -> impl Iterator<Item = DeviceId> + '_ {
         self.devices.iter().map(|(device, _)| *device)
     }
@@ -418,7 +435,7 @@ impl Kernel {
         Some(DeviceVariant { kernel: self, device, how })
     }
 
-    /// Returns the launcher of a device, if the device runs the kernel by one.
+    /// Returns the launcher of a device, if it has one.
     pub(crate) fn launcher_for(&self, device: DeviceId) -> Option<&Arc<dyn Launcher>> {
         match self.variant_for(device)?.how {
             How::Launcher(launcher, _) => Some(launcher),
@@ -426,12 +443,12 @@ impl Kernel {
         }
     }
 
-    /// Returns whether a device has launched the kernel, or a clone of it.
+    /// Returns whether a device has launched this kernel or a clone of it.
     pub(crate) fn has_launched_on(&self, device: DeviceId) -> bool {
         self.launched.lock().contains(device)
     }
 
-    /// Returns the arguments of a package, with other buffers in the place of the kernel's.
+    /// Returns the arguments of a package, with `buffers` in place of the kernel's own.
     ///
     /// # Errors
     /// As [`ranges`](Self::ranges).
@@ -447,7 +464,7 @@ impl Kernel {
         self.parameters.iter().map(argument).collect()
     }
 
-    /// Makes a copy of the kernel for launches that are parts of a run of so many items.
+    /// Returns a copy of the kernel for launches that are parts of a run of `items` items.
     pub(crate) fn of_total(&self, items: u64) -> Self {
         let mut own = self.clone();
         own.total = items;
@@ -498,7 +515,8 @@ impl DeviceVariant<'_> {
     }
 }
 
-/// Variants, launchers and footprints are dropped one after the other: two that panic in one unwinding would end the process.
+/// Drops variants, launchers and footprints one after the other: two panics in one unwinding would end the
+/// process.
 impl Drop for Kernel {
     fn drop(&mut self) {
         std::mem::take(&mut self.devices).into_iter().for_each(quietly);

@@ -1,4 +1,4 @@
-//! What the packages of a run touch: the bytes that one acquires, its results, and the partials of its reductions.
+//! Bytes that the packages of a run touch: acquired ranges, results, and the partials of reductions.
 
 use super::footprint::{FootprintError, FootprintFault};
 use super::reduction::Wait;
@@ -12,22 +12,24 @@ use std::ops::Range;
 use std::panic::Location;
 
 impl Kernel {
-    /// Returns whether all results of a computed package can be read, in any arena.
+    /// Returns whether every result byte of a computed package can be read from some arena.
     pub(crate) fn has_results(&self, package: &Package) -> bool {
         let mut written = self.arguments.iter().filter(|argument| argument.access().writes());
         written.all(|argument| argument.is_readable(package))
     }
 
-    /// Returns whether all inputs of a package can be read, in any arena.
+    /// Returns whether every input byte of a package can be read from some arena.
     pub(crate) fn has_inputs(&self, package: &Package) -> bool {
-        // A package that is computed again adds to the partial of another unit.
+        // A recomputed package adds to the partial of another unit.
         let is_input = |argument: &&Argument| argument.access().reads() && !argument.is_reduced();
         let mut read = self.arguments.iter().filter(is_input);
         read.all(|argument| argument.is_readable(package))
     }
 
-    /// Returns whether a computed package can be computed again without changing its inputs a second time: if it has read-write arguments, it cannot.
-    /// Nor can one with a footprint that is at fault by now: nobody knows what it has changed.
+    /// Returns whether a computed package can be recomputed without changing its inputs a second time.
+    ///
+    /// A package with bytes in read-write arguments cannot. Nor can one whose footprint has become invalid:
+    /// the bytes that it changed are unknown.
     pub(crate) fn is_repeatable(&self, package: &Package) -> bool {
         let is_changed =
             |argument: &&Argument| argument.access() == Access::ReadWrite && !argument.is_reduced();
@@ -37,10 +39,10 @@ impl Kernel {
         })
     }
 
-    /// Returns what a package touches: each argument with its ranges, in the order of the arguments.
+    /// Returns the ranges of each argument that the items touch, in the order of the arguments.
     ///
     /// # Errors
-    /// [`FootprintError`] for the first footprint that is at fault.
+    /// [`FootprintError`] for the first invalid footprint.
     pub(crate) fn ranges(&self, items: Range<u64>) -> Result<Vec<Touched<'_>>, FootprintError> {
         let of = |(index, argument): (usize, _)| {
             let ranges = Argument::ranges(argument, items.clone());
@@ -61,7 +63,7 @@ impl Kernel {
         FootprintError { kernel, argument: self.position(argument), buffer, items, cause }
     }
 
-    /// Asks for the package's part of every argument, range by range.
+    /// Returns the request for the package's part of every argument, range by range.
     ///
     /// # Errors
     /// As [`ranges`](Self::ranges).
@@ -96,8 +98,9 @@ impl Kernel {
         Ok(parts.collect())
     }
 
-    /// Returns the parts of buffers that a package reads and changes. Footprints that are at fault are left out: no unit
-    /// has acquired their bytes.
+    /// Returns the parts of buffers that a package reads and changes.
+    ///
+    /// Invalid footprints are left out: no unit has acquired their bytes.
     pub(crate) fn changed(&self, package: &Package) -> Vec<(&RawBuffer, Range<u64>)> {
         let changed = self.arguments.iter().filter(|argument| argument.access() == Access::ReadWrite);
         let ranges = |argument: &Argument| argument.ranges(package.range()).unwrap_or_default();
@@ -108,7 +111,7 @@ impl Kernel {
             .collect()
     }
 
-    /// Makes a copy of the kernel for a run of so many items, in which each unit has its partials of the reductions.
+    /// Returns a copy of the kernel for a run of `items` items, in which each unit has its own partials.
     pub(crate) fn for_run(
         &self,
         units: usize,
@@ -125,8 +128,9 @@ impl Kernel {
         Ok(own)
     }
 
-    /// Combines the partials of a run in which all items were computed: of those units to which packages are left. Another
-    /// unit's partial may be spoiled.
+    /// Combines the partials of a run in which all items were computed.
+    ///
+    /// `has_added` selects the units whose packages count. Another unit's partial may be corrupt.
     pub(crate) fn combine(&self, has_added: &[bool], wait: Wait<'_>) -> Result<(), RunError> {
         for (index, argument) in self.arguments.iter().enumerate() {
             argument.combine(has_added, wait).map_err(|cause| {

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!   unit 0 ── packages, one after the other ──▶ partial 0 ─┐
-//!   unit 1 ── packages, one after the other ──▶ partial 1 ─┼─ combined on the host when all items are computed ──▶ result
+//!   unit 1 ── packages, one after the other ──▶ partial 1 ─┼─ combined on the host at the end ──▶ result
 //!   unit 2 ── packages, one after the other ──▶ partial 2 ─┘
 //! ```
-//! 1. A partial is a buffer of its unit alone, which begins as the identity in every element. A package reads and changes it.
-//! 2. A package that fails leaves no trace in its partial: its old contents are restored before the package goes elsewhere, where
-//!    another memory still has them.
-//! 3. A partial that is lost with a device, or spoiled by a failure while no other memory had it, takes all packages of the unit
-//!    along, and they are computed again by other units.
+//! 1. A partial is a buffer that only its unit uses, initialized to the identity in every element. A package
+//!    reads and changes it.
+//! 2. A failed package is rolled back: the partial's old contents are restored before the package goes to
+//!    another unit, if another memory still holds them.
+//! 3. A partial may be lost with its device, or corrupted by a failure while no other memory holds its
+//!    contents. Other units then recompute all packages of the unit.
 
 use super::KernelError;
 use crate::base::guard::guarded;
@@ -17,19 +18,19 @@ use bytemuck::Pod;
 use dml_core::{Acquire, AcquireError, Buffer, DeviceId, Grants, RawBuffer};
 use std::error::Error;
 
-/// Waits for a request, unless the run is cancelled first.
+/// Function that waits for a request, unless the run is cancelled first.
 pub(crate) type Wait<'a> = &'a dyn Fn(Acquire) -> Result<Grants, KernelError>;
 
-/// How the partials of an argument are made and combined.
+/// Creates and combines the partials of an argument.
 pub(super) trait Reduce: Send + Sync {
-    /// Makes a partial.
+    /// Creates a partial, initialized to the identity.
     fn partial(&self) -> Result<RawBuffer, Box<dyn Error>>;
 
     /// Combines the partials into the result. `wait` acquires the result.
     fn combine(&self, partials: &[RawBuffer], wait: Wait<'_>) -> Result<(), KernelError>;
 }
 
-/// A reduction of each element by itself.
+/// A reduction that combines partials element by element.
 pub(super) struct Elementwise<T: Pod, F> {
     pub(super) result: Buffer<T>,
     pub(super) identity: T,
@@ -42,7 +43,7 @@ where
     F: Fn(T, T) -> T + Send + Sync,
 {
     fn partial(&self) -> Result<RawBuffer, Box<dyn Error>> {
-        // In memory that the platform chooses, which devices may share.
+        // The platform chooses the memory, which devices may share.
         let partial = self.result.raw().platform().buffer::<T>(self.result.len()).build()?;
         let mut contents = partial.write()?;
         contents.fill(self.identity);

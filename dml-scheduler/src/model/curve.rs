@@ -1,32 +1,36 @@
-//! Measured times as a function of a size, and what they promise for other sizes.
+//! Measured times as a function of a size, with estimates for other sizes.
 //!
 //! ```text
-//!   seconds |                    x        A point per power of two: the median of its last samples.
+//!   seconds |                    x        One point per power of two: the median of its latest samples.
 //!           |               x .'          Between two points: a power law, a straight line in this drawing.
-//!           |   x____x___.-'              Beyond the last one: the slope of the last two, as far again, then in proportion;
-//!           |                             of a single one, what a launch takes is no part of the proportion.
+//!           |   x____x___.-'              Beyond the last: the slope of the last two over the same factor,
+//!           |                             then in proportion. A single point's launch time is not scaled.
 //!           +------------------- log size
 //! ```
-//! A processor's curve rises from its first point. A GPU's is flat until its threads are busy, so two points tell more than a
-//! rate does.
+//! A CPU's curve rises from its first point. A GPU's stays flat until its threads are busy, so two points
+//! predict more than one rate does.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
-/// The number of samples per point. More would follow a change of the machine later; the median of fewer would follow a busy moment.
+/// Maximum number of samples per point.
+///
+/// More would adapt to a changed machine later; the median of fewer would follow a busy moment.
 /// (`median_of_nine_ignores_four_busy_runs`)
 pub(crate) const KEPT: usize = 9;
-/// Two samples in a row that are so many times below all before are of another kernel or another machine. Slower ones may be of a busy
-/// moment: they count by the median.
-/// (`a_kernel_that_became_faster_is_believed_after_two_runs`)
+/// Factor by which two consecutive samples must be below all earlier ones to replace them.
+///
+/// Such samples come from a changed kernel or another machine. Slower samples may come from a busy moment, so
+/// they count only through the median. (`a_kernel_that_became_faster_is_believed_after_two_runs`)
 const CHANGED: f64 = 1.5;
-/// The seconds that a package of any size takes at least, which a single short sample does not tell from the time of its items.
-/// (`cargo xtask policies`, learned at 1/64)
+/// Minimum time of a package of any size, in seconds. A single short sample cannot separate it from the
+/// items' time. (`cargo xtask policies`, learned at 1/64)
 const LAUNCH_SECONDS: f64 = 5e-6;
-/// How much of the distance to a measured point is doubt, per power of two. (`doubt_grows_with_the_distance`)
+/// Relative uncertainty of an estimate per power of two of distance from a measured point.
+/// (`doubt_grows_with_the_distance`)
 const DOUBT_PER_DOUBLING: f64 = 0.15;
 
-/// Seconds: the least that is possible, what is expected, and the most.
+/// A time in seconds: lower bound, estimate and upper bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Interval {
     pub(crate) least: f64,
@@ -50,12 +54,12 @@ impl Interval {
     }
 }
 
-/// The last measurements of one thing, each positive and finite.
+/// The latest measurements of one quantity, each positive and finite.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "VecDeque<f64>", into = "VecDeque<f64>")]
 pub(crate) struct Samples {
     kept: VecDeque<f64>,
-    /// What follows from them: every plan asks for it.
+    /// Derived values, cached because every plan needs them.
     median: Option<f64>,
     interval: Option<Interval>,
 }
@@ -64,12 +68,13 @@ impl From<VecDeque<f64>> for Samples {
     fn from(kept: VecDeque<f64>) -> Self {
         let mut sorted: Vec<f64> = kept.iter().copied().collect();
         sorted.sort_unstable_by(f64::total_cmp);
-        // The lower one of two.
+        // The lower median.
         let median = sorted.get(sorted.len().saturating_sub(1) / 2).copied();
         let (least, most) = bounds(kept.iter());
-        // The first samples of a time pay for compilation and first touch, so the least of three counts.
+        // The first samples may include compilation and first touch, so the minimum of up to three is the
+        // estimate.
         let expected = if kept.len() <= 3 { Some(least) } else { median };
-        // The fewer the samples, the less they exclude.
+        // Fewer samples give wider bounds.
         let doubt = 1.0 + 1.0 / kept.len().max(1) as f64;
         let interval = expected.filter(|_| !kept.is_empty()).map(|expected| Interval {
             least: expected / doubt,
@@ -108,7 +113,7 @@ impl Samples {
         self.kept.len()
     }
 
-    /// The lower median; `None` without a sample.
+    /// Returns the lower median; `None` without a sample.
     pub(crate) fn median(&self) -> Option<f64> {
         self.median
     }
@@ -126,12 +131,12 @@ fn bounds<'a>(samples: impl Iterator<Item = &'a f64>) -> (f64, f64) {
     samples.fold((f64::INFINITY, 0.0), |(least, most), &sample| (least.min(sample), most.max(sample)))
 }
 
-/// Times by a size, such as the items of a package or the bytes that move.
+/// Times as a function of a size, such as the items of a package or the bytes that move.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Curve(BTreeMap<u32, Point>);
 
-/// The samples whose sizes have one power of two.
+/// Samples with sizes in one power of two.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Point {
@@ -140,7 +145,7 @@ struct Point {
     rate: Samples,
 }
 
-/// A point as it counts.
+/// The median size of a point, and the time estimated for it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Known {
     size: f64,
@@ -155,7 +160,7 @@ impl Point {
 }
 
 impl Curve {
-    /// Adds what a size took. Sizes below 1 count as 1.
+    /// Adds the measured time of a size. Sizes below 1 count as 1.
     pub(crate) fn add(&mut self, size: f64, seconds: f64) {
         let size = size.max(1.0);
         if is_sample(size) && is_sample(seconds) {
@@ -169,7 +174,7 @@ impl Curve {
         self.0.is_empty()
     }
 
-    /// The number of samples of this size's point.
+    /// Returns the number of samples at this size's point.
     pub(crate) fn samples_at(&self, size: f64) -> usize {
         self.0.get(&class_of(size.max(1.0))).map_or(0, |point| point.rate.len())
     }
@@ -179,7 +184,7 @@ impl Curve {
         self.0.values().all(is_valid)
     }
 
-    /// What a size takes; `None` if nothing was measured.
+    /// Returns the time for a size; `None` if nothing was measured.
     pub(crate) fn at(&self, size: f64, growth: Growth) -> Option<Interval> {
         let size = size.max(1.0);
         let class = class_of(size);
@@ -195,13 +200,15 @@ impl Curve {
     }
 }
 
-/// How many items a device computes side by side.
+/// Parallelism of a device for a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Width {
-    /// So many have threads of their own; more of them take turns.
+    /// Number of items that have threads of their own; further items take turns.
     pub(crate) fills: f64,
-    /// The power of their number by which the time of fewer grows: 0 on a GPU, where each has a thread at once. A kernel on the host
-    /// may divide them among its threads or not, so it is between 0 and 1.
+    /// Exponent of the time's growth with the number of items, below `fills`.
+    ///
+    /// It is 0 on a GPU, where each item has a thread at once. A kernel on the host may or may not divide
+    /// items among its threads, so its exponent is between 0 and 1.
     pub(crate) grows: f64,
 }
 
@@ -209,19 +216,19 @@ impl Width {
     #[cfg(test)]
     pub(crate) const ONE: Self = Self { fills: 1.0, grows: 0.0 };
 
-    /// What a package of so many items takes, by that of one.
+    /// Returns the time of a package of `items` items, relative to a package of one.
     fn by_one(self, items: f64) -> f64 {
         let fills = self.fills.max(1.0);
         items.min(fills).powf(self.grows) * (items / fills).max(1.0)
     }
 }
 
-/// How a time grows where its points do not say it.
+/// Growth of a time where its points do not determine it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Growth {
-    /// As the items of a package do.
+    /// As for a package of items, on a device of this width.
     Items(Width),
-    /// By so many seconds per unit of the size, but not more than in proportion.
+    /// By this slope, in seconds per unit of the size, but at most in proportion.
     By(f64),
 }
 
@@ -229,7 +236,7 @@ fn class_of(size: f64) -> u32 {
     (size as u64).max(1).ilog2() // The cast saturates.
 }
 
-/// A power law through two points.
+/// Interpolates between two points by a power law.
 fn between(low: Known, high: Known, size: f64) -> Interval {
     if high.size <= low.size {
         return low.seconds;
@@ -245,7 +252,9 @@ fn between(low: Known, high: Known, size: f64) -> Interval {
     }
 }
 
-/// What is possible at a distance from a point: between no growth at all and growth in proportion, which doubt widens.
+/// Returns the bounds of an estimate at a distance from a point.
+///
+/// They widen with the distance, but stay between no growth at all and growth in proportion.
 fn doubted(point: Known, size: f64, expected: f64) -> Interval {
     let ratio = size / point.size;
     let doubt = 1.0 + DOUBT_PER_DOUBLING * ratio.log2().abs();
@@ -258,7 +267,10 @@ fn doubted(point: Known, size: f64, expected: f64) -> Interval {
     }
 }
 
-/// The seconds per unit of the size between two points, or as `growth` says: 0 at the least, in proportion to `point` at the most.
+/// Returns the slope between two points, in seconds per unit of the size; with one point, the slope that
+/// `growth` gives.
+///
+/// It is at least 0 and at most proportional to `point`.
 fn slope(point: Known, other: Option<Known>, growth: Growth) -> f64 {
     let proportional = point.seconds.expected / point.size;
     let measured =
@@ -275,18 +287,18 @@ fn beyond(second: Option<Known>, last: Known, size: f64, growth: Growth) -> Inte
     let expected = match growth {
         Growth::By(_) => last.seconds.expected + slope * (size - last.size),
         Growth::Items(width) => {
-            // What was measured over a factor is expected to go on over the same factor.
+            // A slope that was measured over a factor is extrapolated over the same factor.
             let measured_to = second.map_or(last.size, |second| last.size * (last.size / second.size));
             let from = measured_to.min(size);
             let until_then = last.seconds.expected + slope * (from - last.size);
-            // One point does not tell a launch from its items.
+            // One point cannot separate a launch from its items.
             let launch = if second.is_none() { LAUNCH_SECONDS.min(until_then) } else { 0.0 };
             launch + (until_then - launch) * (width.by_one(size) / width.by_one(from))
         }
     };
     let mut interval = doubted(last, size, expected);
     if second.is_none() {
-        // One point does not tell a latency from a rate.
+        // One point cannot distinguish a latency from a rate.
         interval.least = interval.least.min(last.seconds.least * (size / last.size).sqrt());
     }
     interval
@@ -314,7 +326,7 @@ mod tests {
     }
 
     fn expected(curve: &Curve, size: f64) -> f64 {
-        let interval = curve.at(size, Growth::Items(Width::ONE)).expect("something is known");
+        let interval = curve.at(size, Growth::Items(Width::ONE)).expect("the curve has points");
         assert!(interval.least <= interval.expected && interval.expected <= interval.most, "{interval:?}");
         interval.expected
     }
@@ -340,13 +352,13 @@ mod tests {
         near(expected(&gpu, 100.0), 1e-3);
         near(expected(&gpu, 1.0), 1e-3);
         near(expected(&gpu, 201_000.0), 201e-3);
-        // What was flat over a factor of a hundred may be so over another.
+        // A curve that was flat over a factor of a hundred may stay flat over another.
         let flat = curve(&[(10.0, 1e-3), (1000.0, 1e-3)]);
         near(expected(&flat, 1e5), 1e-3);
         near(expected(&flat, 1e6), 10e-3);
         assert!(
             flat.at(1e5, Growth::Items(Width::ONE)).unwrap().most > 2e-3,
-            "it may rise behind what was measured"
+            "it may rise beyond the measured sizes"
         );
     }
 
@@ -391,7 +403,7 @@ mod tests {
     fn a_kernel_that_became_faster_is_believed_after_two_runs() {
         let mut samples = Samples::default();
         [10.0, 11.0, 10.0, 5.0].into_iter().for_each(|sample| samples.add(sample));
-        assert_eq!(samples.len(), 4, "one may be a chance");
+        assert_eq!(samples.len(), 4, "one sample may be chance");
         samples.add(6.0);
         assert_eq!((samples.len(), samples.median()), (2, Some(5.0)));
         [50.0, 40.0].into_iter().for_each(|sample| samples.add(sample));

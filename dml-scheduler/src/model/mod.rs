@@ -1,12 +1,14 @@
-//! What earlier runs taught: how long each device computes a kernel, what moving its data takes, and how devices disturb each other.
+//! Performance model from earlier runs: compute times per kernel and device, transfer times, and mutual
+//! slowdowns.
 //!
 //! ```text
-//!   Report of a run ──learn──▶ Knowledge ──▶ plan: which devices take part, and what the policy may assume of each
+//!   Report of a run ──learn──▶ Knowledge ──▶ plan: members, and the rates that the policy assumes
 //!                                 │  ▲
 //!                              save  load      one JSON file per machine
 //! ```
-//! A kernel is known by its name, a device by its name and its number of units. What was learned at one size counts at every size
-//! ([`curve`]). A set of devices needs no measurement of its own: only how much slower each is beside another one is learned.
+//! A kernel is identified by its name, a device by its name and number of units. Measurements at one size
+//! yield estimates at every size ([`curve`]). A set of devices needs no measurement of its own: the model
+//! learns only how much each device slows down beside another one.
 
 mod curve;
 mod store;
@@ -23,22 +25,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The part of all runs' time that exploring may cost: what a device of which little is known takes longer than the best one. With less,
-/// a better device is found later; with more, users notice. (`exploring_costs_a_tenth_of_all_runs`)
+/// Exploration budget, as a fraction of the time of all runs.
+///
+/// Exploration costs the extra time of a little-known device over the best one. With less, a better device is
+/// found later; with more, users notice. (`exploring_costs_a_tenth_of_all_runs`)
 pub(crate) const EXPLORES: f64 = 0.1;
-/// The seconds that exploring a new kernel may cost at once. Without them a short kernel would be explored after many runs only.
-/// (`dml bench never-loses`, rows below 1 ms)
+/// Initial exploration budget of a new kernel, in seconds. Without it, a short kernel would be explored only
+/// after many runs. (`dml bench never-loses`, rows below 1 ms)
 const NEW_KERNEL_SECONDS: f64 = 300e-6;
-/// The most kernels that are kept; a limit of the file's size.
+/// Maximum number of kernels that are kept; it limits the file's size.
 const MOST_KERNELS: usize = 4096;
-/// The largest slowdown that one run can show of a device beside another one.
+/// Upper bound of the slowdown that one run can show for a device beside another one.
 const MOST_SLOWDOWN: f64 = 4.0;
 
-/// What runs taught about kernels on devices. Clones share it.
+/// Performance model of kernels on devices, learned from earlier runs. Clones share it.
 ///
-/// It is kept by the kernel's name, and by the device's name and number of units: kernels that take different times need different names. Of each device
-/// it has curves of measured times: of packages by their items, and of moving data by its bytes. [`PolicySpec::Calibrated`](crate::PolicySpec)
-/// adds to it, and decides by it which devices take part.
+/// Its keys are the kernel's name, and the device's name and number of units. So kernels with different times
+/// need different names. For each device it has curves of measured times: of packages by their items, and of
+/// data movement by its bytes. [`PolicySpec::Calibrated`](crate::PolicySpec) adds to it, and uses it to
+/// select the devices of a run.
 ///
 /// ```no_run
 /// # use dml_core::Platform;
@@ -54,24 +59,24 @@ pub struct Knowledge(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     book: Mutex<Book>,
-    /// Where it is saved.
+    /// The file that the book is saved to, if any.
     file: Option<store::File>,
 }
 
-/// Everything that is known.
+/// The models of all kernels.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Book {
     kernels: BTreeMap<String, KernelModel>,
 }
 
-/// What is known of a kernel.
+/// Model of a kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct KernelModel {
-    /// By the names of the devices.
+    /// Models by device name.
     devices: BTreeMap<String, DeviceModel>,
-    /// Seconds that exploring may cost. Not saved: a process pays for its own.
+    /// Remaining exploration budget, in seconds. Not saved: each process has its own.
     #[serde(skip)]
     pub(crate) credit: f64,
 }
@@ -82,48 +87,52 @@ impl Default for KernelModel {
     }
 }
 
-/// What is known of a kernel on a device.
+/// Model of a kernel on a device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct DeviceModel {
-    /// Seconds that the device computes a package, by its items: of runs on this device alone.
+    /// Compute time of a package by its items, in seconds, from runs on this device alone.
     alone: Curve,
-    /// The same, of runs in which other devices computed too.
+    /// The same, from runs in which other devices computed too.
     beside: Curve,
-    /// Seconds of a run in which the device did not compute, by the bytes that moved: launches, waiting and transfers that nothing hid.
+    /// Time of a run in which the device did not compute, in seconds, by the bytes that moved: launches,
+    /// waits and transfers that did not overlap with computing.
     moving: Curve,
-    /// Seconds of a run on this device alone, by its items, and the bytes that moved in it.
+    /// Duration of a run on this device alone by its items, in seconds.
     runs: Curve,
+    /// Bytes that moved in such a run, by its items.
     moved: Curve,
-    /// By how much longer a run takes the device beside another one, by that one's name and the power of two of the device's items.
+    /// Slowdown beside another device, by the other's name and the power of two of this device's items.
     slowdowns: BTreeMap<String, BTreeMap<u32, Samples>>,
-    /// Seconds of the first package in a process: drivers load and compile then. They say little of later ones.
+    /// Compute time of a process's first package, in seconds. It may include driver loading and compilation,
+    /// so it predicts later packages poorly.
     cold: Curve,
-    /// Whether a run of this process has taught this.
+    /// Whether this process has already added a run.
     #[serde(skip)]
     is_warm: bool,
-    /// Whether the last run there failed. Not saved: a later process may find the cause gone.
+    /// Whether the last run on the device failed. Not saved: the cause may be gone in a later process.
     #[serde(skip)]
     pub(crate) has_failed: bool,
 }
 
 impl DeviceModel {
-    /// Whether any time of it is known.
+    /// Returns whether any time is known.
     pub(crate) fn is_known(&self) -> bool {
         self.is_measured() || !self.cold.is_empty()
     }
 
-    /// Whether a time of it is known that is not that of a first launch.
+    /// Returns whether a time other than a first package's is known.
     pub(crate) fn is_measured(&self) -> bool {
         !self.alone.is_empty() || !self.beside.is_empty()
     }
 
-    /// The seconds that it computes `items` in so many packages, if it computes as many side by side.
+    /// Returns the compute time of `items` items in `packages` packages, in seconds, on a device of this
+    /// width.
     pub(crate) fn computing(&self, items: f64, packages: f64, width: Width) -> Option<Interval> {
         let length = (items / packages).max(1.0);
         let growth = Growth::Items(width);
         let beside = || {
-            // No other device disturbs it alone, so it may take less.
+            // Alone, no other device slows it down, so it may take less.
             let beside = self.beside.at(length, growth)?;
             Some(Interval { least: beside.least / MOST_SLOWDOWN.sqrt(), ..beside })
         };
@@ -132,8 +141,10 @@ impl DeviceModel {
         Some(one.times(packages))
     }
 
-    /// The seconds of a run of so many items on this device alone. A run of about this size that was measured says more than the parts of it, but for the
-    /// bytes that moved in it and are there now.
+    /// Returns the duration of a run of `items` items on this device alone, in seconds.
+    ///
+    /// A measured run of about this size is preferred to the sum of compute and transfer times. It is
+    /// corrected for the difference between the bytes that moved then and those that move now.
     pub(crate) fn alone(
         &self,
         items: f64,
@@ -152,17 +163,19 @@ impl DeviceModel {
         Some(Interval { least: shift(run.least), expected: shift(run.expected), most: shift(run.most) })
     }
 
-    /// The seconds of a run in which it moves so many bytes and does not compute. Where that was not measured, a byte takes `per_byte`.
+    /// Returns the time of a run in which the device moves `bytes` bytes and does not compute, in seconds.
+    ///
+    /// Beyond measured sizes, each byte takes `per_byte` seconds.
     pub(crate) fn moving(&self, bytes: f64, per_byte: f64) -> Option<Interval> {
         self.moving.at(bytes, Growth::By(per_byte))
     }
 
-    /// How many runs of this size it has computed alone.
+    /// Returns the number of samples of runs of this size on this device alone.
     pub(crate) fn runs_alone(&self, items: f64) -> usize {
         self.runs.samples_at(items)
     }
 
-    /// By how much longer it takes for `items` beside another device: as measured at the nearest size.
+    /// Returns the slowdown for `items` items beside another device, as measured at the nearest size.
     pub(crate) fn slowdown(&self, other: &str, items: f64) -> Option<f64> {
         let class = (items as u64).max(1).ilog2();
         let sizes = self.slowdowns.get(other)?;
@@ -181,52 +194,54 @@ impl DeviceModel {
 }
 
 impl KernelModel {
-    /// What is known of the kernel on a device.
+    /// Returns the model of the kernel on a device.
     pub(crate) fn device(&self, name: &str) -> Option<&DeviceModel> {
         self.devices.get(name)
     }
 }
 
-/// What a run was expected to take of a device, for what it teaches.
+/// A device of a run, with the data to learn from it.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) device: DeviceId,
-    /// What the device is called here.
+    /// The device's name in the model.
     pub(crate) name: String,
-    /// The bytes that each package needs, and those that move with all items.
+    /// Bytes that every package needs, and bytes that move for all items.
     pub(crate) bytes: [f64; 2],
-    /// The seconds that a byte takes to move, by the links.
+    /// Transfer time per byte over the links, in seconds.
     pub(crate) per_byte: f64,
-    /// How many items it computes side by side.
+    /// The device's parallelism.
     pub(crate) width: Width,
     pub(crate) is_host: bool,
-    /// Whether this process has launched the kernel there before the run.
+    /// Whether this process has launched the kernel on the device before the run.
     pub(crate) has_launched: bool,
 }
 
 impl Member {
-    /// The bytes that move for so many of all items.
+    /// Returns the bytes that move for `items` of `all` items.
     pub(crate) fn moved(&self, items: u64, all: u64) -> f64 {
         let [whole, parts] = self.bytes;
         whole + parts * (items as f64 / all.max(1) as f64)
     }
 }
 
-/// What a device is called here. With more or fewer compute units it is another device, and so is one that uses the buffers where they
-/// are: it computes at another speed.
+/// Returns a device's name in the model.
+///
+/// The name differs with the number of compute units, and for a device that uses the buffers in place: each
+/// computes at another speed.
 pub(crate) fn name_of(desc: &DeviceDesc, is_in_place: bool) -> String {
     let place = if is_in_place { " in place" } else { "" };
     format!("{}*{}{place}", desc.name, desc.units)
 }
 
 impl Knowledge {
-    /// Makes knowledge of nothing, which is not saved.
+    /// Creates empty knowledge that is not saved.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Copies what is known now into knowledge that goes its own way and is not saved.
+    /// Returns an independent copy of the current knowledge that is not saved.
     #[must_use]
     pub fn detached(&self) -> Self {
         let book = self.0.book.lock().clone();
@@ -244,7 +259,7 @@ impl Knowledge {
         self.0.book.lock().kernels.remove(kernel).is_some()
     }
 
-    /// Returns the known kernels in order, each with the names of the devices of which a time is known.
+    /// Returns the known kernels in order, each with the names of the devices that have a known time.
     #[must_use]
     pub fn kernels(&self) -> Vec<(String, Vec<String>)> {
         let known = |model: &KernelModel| {
@@ -254,7 +269,7 @@ impl Knowledge {
         self.0.book.lock().kernels.iter().map(|(name, model)| (name.clone(), known(model))).collect()
     }
 
-    /// Looks at what is known of a kernel.
+    /// Calls `look` with the model of a kernel, which is empty for an unknown kernel.
     pub(crate) fn with<R>(&self, kernel: &str, look: impl FnOnce(&KernelModel) -> R) -> R {
         let book = self.0.book.lock();
         match book.kernels.get(kernel) {
@@ -271,10 +286,10 @@ impl Knowledge {
         if !book.kernels.contains_key(kernel) {
             book.kernels.insert(kernel.to_owned(), KernelModel::default());
         }
-        change(book.kernels.get_mut(kernel).expect("it was inserted"))
+        change(book.kernels.get_mut(kernel).expect("the model was inserted"))
     }
 
-    /// Notes whether a kernel failed on a device.
+    /// Records whether a kernel failed on a device.
     pub(crate) fn note_failure(&self, kernel: &str, device: &str, has_failed: bool) {
         self.change(kernel, |model| {
             model.devices.entry(device.to_owned()).or_default().has_failed = has_failed
@@ -307,7 +322,7 @@ impl Knowledge {
                     && worked.iter().all(|other| other.member.device != member.device)
             });
             for member in idle {
-                // Nothing was left for it: it cannot help those that worked.
+                // No work was left for this device: it cannot help the devices that worked.
                 let device = model.devices.entry(member.name.clone()).or_default();
                 let size = (items / run.chosen.len() as u64).max(1).ilog2();
                 for other in &worked {
@@ -334,7 +349,7 @@ impl Knowledge {
                     device.moved.add(items as f64, moved.max(1.0));
                 }
                 if !is_alone {
-                    // Who waits for the others at the end loses as much by them.
+                    // A device's wait for the others at the end is part of its slowdown.
                     let until_the_end = duration.saturating_sub(*joined).as_secs_f64();
                     device.learn_slowdown(member, (*done, items), turns.len(), until_the_end, &others);
                 }
@@ -343,7 +358,7 @@ impl Knowledge {
     }
 }
 
-/// A run, for what it teaches.
+/// A run to learn from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ran<'a> {
     pub(crate) kernel: &'a str,
@@ -351,27 +366,30 @@ pub(crate) struct Ran<'a> {
     pub(crate) duration: Duration,
     pub(crate) packages: &'a [PackageRecord],
     pub(crate) called_up: &'a [CalledUp],
-    /// The devices that were to share it from the start.
+    /// Devices that were planned to share the run from the start.
     pub(crate) chosen: &'a [DeviceId],
-    /// Whether one device was to compute all of it. Otherwise threads of others may have been called in vain.
+    /// Whether one device was planned to compute all items. Otherwise, other devices' threads may have been
+    /// called up in vain.
     pub(crate) is_alone: bool,
-    /// What it would have taken if it had not explored; `None` if it did not.
+    /// Predicted duration without exploration, in seconds; `None` if the run did not explore.
     pub(crate) without_exploring: Option<f64>,
 }
 
-/// What a device did in a run.
+/// The work of a device in a run.
 struct Worked<'a> {
     member: &'a Member,
     done: u64,
     joined: Duration,
-    /// When its last package was done.
+    /// End of the device's last package.
     last: Duration,
     turns: Vec<Turn<'a>>,
 }
 
 impl DeviceModel {
-    /// Learns how long packages take: what all took, by the length of which most items were. Items of one part of the work may cost
-    /// many times those of another, so single packages tell little of their length.
+    /// Adds the compute time of all packages as one sample, at their item-weighted mean length.
+    ///
+    /// Items of one part of the work may cost many times those of another, so single packages say little
+    /// about a length.
     fn learn_packages(&mut self, turns: &[Turn<'_>], is_alone: bool, member: &Member) {
         // A processor's threads sleep before any kernel's first package.
         let is_cold = !std::mem::replace(&mut self.is_warm, true) && (member.is_host || !member.has_launched);
@@ -390,7 +408,7 @@ impl DeviceModel {
         curve.add(length, seconds * (length / items));
     }
 
-    /// Learns by how much longer it took beside others than it would have taken alone.
+    /// Learns the slowdown beside others: the measured time over the estimate for the device alone.
     fn learn_slowdown(
         &mut self,
         member: &Member,
@@ -412,21 +430,23 @@ impl DeviceModel {
     }
 }
 
-/// A package with the seconds in which its device computed it and no other one.
+/// A package with the time in which its device computed only this package, in seconds.
 #[derive(Clone, Copy, Debug)]
 struct Turn<'a> {
     record: &'a PackageRecord,
     seconds: f64,
 }
 
-/// The seconds before a device's first package began and after its last one was computed. Between them it may have waited for others.
+/// Returns the time before a device's first package began and after its last one was computed, in seconds.
+///
+/// Between these packages the device may have waited for others.
 fn at_the_ends(turns: &[Turn<'_>], joined: Duration) -> f64 {
     let (Some(first), Some(last)) = (turns.first(), turns.last()) else { return 0.0 };
     let before = first.record.begun.saturating_sub(joined);
     before.saturating_add(last.record.end.saturating_sub(last.record.computed)).as_secs_f64()
 }
 
-/// The packages of a device in the order of their ends.
+/// Returns the packages of a device in the order in which they were computed.
 fn in_turn(packages: &[PackageRecord], device: DeviceId) -> Vec<Turn<'_>> {
     let mut records: Vec<&PackageRecord> = packages.iter().filter(|record| record.device == device).collect();
     records.sort_by_key(|record| record.computed);

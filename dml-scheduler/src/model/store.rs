@@ -1,4 +1,4 @@
-//! What is known, in a file: one per machine.
+//! File of learned knowledge, one per machine.
 
 use super::{Book, DeviceModel, Knowledge, Shared};
 use dml_core::sync::Mutex;
@@ -8,45 +8,45 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use thiserror::Error;
 
-/// The version of the file's form.
+/// Version of the file format.
 const VERSION: u32 = 3;
-/// The largest file that is read, in bytes.
+/// Maximum size of a file, in bytes.
 const LARGEST_BYTES: u64 = 64 << 20;
 
-/// Why a file is not what this machine's runs taught. Nothing of it is used then.
+/// Error of a file of knowledge. Nothing in the file is used then.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KnowledgeError {
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is no such file, or it is damaged.
+    /// The file is not a file of knowledge, or it is damaged.
     #[error("{}: {what}", path.display())]
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The fault and its position.
         what: String,
     },
-    /// It has the form of another version.
-    #[error("{}: written by another version: form {found}, not {VERSION}", path.display())]
+    /// The file has the format of another version.
+    #[error("{}: written by another version: format {found}, not {VERSION}", path.display())]
     Outdated {
         /// The file.
         path: PathBuf,
-        /// The form that it has.
+        /// The format version of the file.
         found: u32,
     },
-    /// It is of another machine.
-    #[error("{}: of another machine: {found:?}", path.display())]
+    /// The file belongs to another machine.
+    #[error("{}: written on another machine: {found:?}", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// The machine that it names.
+        /// The machine that the file names.
         found: String,
     },
 }
@@ -55,9 +55,9 @@ pub enum KnowledgeError {
 #[derive(Debug)]
 pub(super) struct File {
     path: PathBuf,
-    /// What is in it, as far as this knows.
+    /// The contents that this process last read or wrote.
     saved: Mutex<Book>,
-    /// Why what it had is not used.
+    /// Error that keeps the file's contents from being used.
     ignored: Option<KnowledgeError>,
 }
 
@@ -76,10 +76,12 @@ struct Heading {
 }
 
 impl Knowledge {
-    /// What runs on this machine taught, in `dml/knowledge-*.json` of the user's cache folder (`$XDG_CACHE_HOME` or `~/.cache`). It is
-    /// read once, however often this is called, and saved when the last clone is dropped. A file that cannot be used is
-    /// [ignored](Self::ignored), and replaced as soon as something is learned. Without a cache folder nothing is saved. Of two processes at
-    /// once, the last one's is kept. Kernels are told apart by their names, in all programs.
+    /// Returns the knowledge of this machine, from `dml/knowledge-*.json` in the user's cache folder.
+    ///
+    /// The folder is `$XDG_CACHE_HOME` or `~/.cache`; without one nothing is saved. The file is read once,
+    /// however often this is called, and saved when the last clone is dropped. An unusable file is
+    /// [ignored](Self::ignored), and replaced when something is learned. If two processes save, the last one
+    /// wins. All programs share the file and tell kernels apart by name.
     #[must_use]
     pub fn of_this_machine() -> Self {
         static SHARED: std::sync::Mutex<Weak<Shared>> = std::sync::Mutex::new(Weak::new());
@@ -95,8 +97,10 @@ impl Knowledge {
         }
     }
 
-    /// What is in a file, and is saved there when the last clone is dropped, if something was learned or forgotten. Each call reads the file:
-    /// of two at once, the last one's is kept.
+    /// Returns the knowledge in a file.
+    ///
+    /// It is saved there when the last clone is dropped, if something was learned or forgotten. Each call
+    /// reads the file. If two of them save, the last one wins.
     #[must_use]
     pub fn of_file(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
@@ -108,22 +112,24 @@ impl Knowledge {
         Self(Arc::new(Shared { book: Mutex::new(book), file: Some(file) }))
     }
 
-    /// The file that this is saved to; `None` if it is not saved.
+    /// Returns the file that this is saved to; `None` if it is not saved.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         self.0.file.as_ref().map(|file| file.path.as_path())
     }
 
-    /// Why what was in the file is not used: it is of another machine or version, or damaged.
+    /// Returns why the file's contents are not used: it is damaged, unreadable, or from another machine or
+    /// version.
     #[must_use]
     pub fn ignored(&self) -> Option<&KnowledgeError> {
         self.0.file.as_ref()?.ignored.as_ref()
     }
 
-    /// Saves it now. Without a file, or if nothing changed, this does nothing.
+    /// Saves the knowledge now. Does nothing without a file, or if nothing changed.
     ///
     /// # Errors
-    /// [`KnowledgeError::File`]. When the last clone is dropped, such an error has no hearer.
+    /// [`KnowledgeError::File`] if the file cannot be written. The save at the last clone's drop ignores this
+    /// error.
     pub fn save(&self) -> Result<(), KnowledgeError> {
         self.0.save()
     }
@@ -154,12 +160,12 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // There is no caller who could hear of an error.
+        // A drop cannot return an error.
         _ = self.save();
     }
 }
 
-/// Reads a file; nothing if there is none.
+/// Reads a file; returns an empty book if there is none.
 fn load(path: &Path) -> Result<Book, KnowledgeError> {
     let failed = |source| KnowledgeError::File { path: path.to_owned(), source };
     let metadata = match std::fs::metadata(path) {
@@ -168,7 +174,7 @@ fn load(path: &Path) -> Result<Book, KnowledgeError> {
     };
     let corrupt = |what: String| KnowledgeError::Corrupt { path: path.to_owned(), what };
     if !metadata.is_file() || metadata.len() > LARGEST_BYTES {
-        return Err(corrupt(format!("no regular file of at most {LARGEST_BYTES} bytes")));
+        return Err(corrupt(format!("not a regular file of at most {LARGEST_BYTES} bytes")));
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;
     let heading: Heading = serde_json::from_str(&text).map_err(|error| corrupt(error.to_string()))?;
@@ -186,13 +192,14 @@ fn load(path: &Path) -> Result<Book, KnowledgeError> {
         .flat_map(|(kernel, model)| model.devices.iter().map(move |(device, known)| (kernel, device, known)));
     match devices.find(|(.., known)| !DeviceModel::is_valid(known)) {
         Some((kernel, device, _)) => {
-            Err(corrupt(format!("kernel {kernel:?} on {device:?} has a time that is none")))
+            Err(corrupt(format!("kernel {kernel:?} on {device:?} has an invalid time")))
         }
         None => Ok(book),
     }
 }
 
-/// What tells this machine from others: its processor, and how many threads that runs. Names of containers change.
+/// Returns the identity of this machine: its processor and number of threads. Host names change between
+/// containers.
 fn machine() -> String {
     let processor = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
         let line = text.lines().find(|line| line.starts_with("model name"))?;
@@ -202,12 +209,12 @@ fn machine() -> String {
     format!("{threads} threads of {}", processor.unwrap_or_else(|| std::env::consts::ARCH.to_owned()))
 }
 
-/// The file of a machine; `None` if the user has no cache folder.
+/// Returns the file of a machine; `None` if the user has no cache folder.
 pub(super) fn path_of(machine: &str) -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let folder = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
     let folder = folder.or_else(|| Some(set("HOME")?.join(".cache")))?;
-    // FNV-1a, so that the name of the file stays the same with every version of the compiler.
+    // FNV-1a keeps the file's name the same with every version of the compiler.
     let hash = machine.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });

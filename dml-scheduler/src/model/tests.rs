@@ -1,4 +1,4 @@
-//! What runs teach, and what is kept of it.
+//! Tests of learning from runs, and of the file.
 
 use super::store::path_of;
 use super::*;
@@ -20,7 +20,7 @@ fn member(device: DeviceId, bytes: f64) -> Member {
     }
 }
 
-/// A package of a device, handed, begun, computed and done at these microseconds.
+/// A package of a device, with the times of hand-out, begin, end of computing and end, in microseconds.
 fn record(
     device: DeviceId,
     items: std::ops::Range<u64>,
@@ -53,10 +53,10 @@ fn ran<'a>(packages: &'a [PackageRecord], items: u64) -> Ran<'a> {
 }
 
 fn us(interval: Option<Interval>) -> f64 {
-    (interval.expect("it is known").expected * 1e9).round() / 1e3
+    (interval.expect("the time is known").expected * 1e9).round() / 1e3
 }
 
-/// In a run that others may have joined, threads were called for them between the packages: 900 us here.
+/// In a run that other devices may join, calling up their threads takes time between packages: 900 us here.
 #[test]
 fn a_run_that_others_may_join_says_nothing_of_a_run_alone() {
     let knowledge = Knowledge::new();
@@ -71,7 +71,7 @@ fn a_run_that_others_may_join_says_nothing_of_a_run_alone() {
     });
 }
 
-/// 100 items of 10 us each, 50 us before them and 20 after.
+/// 100 items of 10 us each, 50 us before them and 20 us after.
 #[test]
 fn a_run_alone_teaches_computing_and_the_rest() {
     let knowledge = Knowledge::new();
@@ -79,20 +79,20 @@ fn a_run_alone_teaches_computing_and_the_rest() {
     knowledge.learn(&[member(CPU, 0.0)], &ran(&packages, 100));
     knowledge.with("kernel", |model| {
         let cpu = model.device("cpu*2").unwrap();
-        assert!(cpu.is_known() && !cpu.is_measured(), "sleeping threads may have taken the time");
+        assert!(cpu.is_known() && !cpu.is_measured(), "the first package may include waking threads");
     });
     knowledge.learn(&[member(CPU, 0.0)], &ran(&packages, 100));
     knowledge.with("kernel", |model| {
         let cpu = model.device("cpu*2").unwrap();
         assert_eq!(us(cpu.computing(100.0, 1.0, Width::ONE)), 1000.0);
-        assert_eq!(us(cpu.computing(1000.0, 1.0, Width::ONE)), 9955.0, "a launch and ten times its items");
+        assert_eq!(us(cpu.computing(1000.0, 1.0, Width::ONE)), 9955.0, "a launch and ten times the items");
         assert_eq!(us(cpu.moving(0.0, 0.0)), 70.0);
         assert_eq!(us(cpu.alone(100.0, 1.0, 0.0, 0.0, Width::ONE)), 1070.0);
         assert_eq!(us(cpu.alone(1000.0, 1.0, 0.0, 0.0, Width::ONE)), 10_025.0);
     });
 }
 
-/// A million bytes took 1 ms. Where they are there, that is gone; where twice as many move, they take as long again.
+/// A million bytes took 1 ms. Bytes in place take no time, and twice as many bytes take twice as long.
 #[test]
 fn bytes_that_are_there_take_no_time() {
     let knowledge = Knowledge::new();
@@ -106,7 +106,7 @@ fn bytes_that_are_there_take_no_time() {
     });
 }
 
-/// Drivers load and compile a kernel at its first launch. A host does not.
+/// A GPU's driver loads and compiles a kernel at its first launch; the host has no such step.
 #[test]
 fn the_first_package_of_a_process_says_little_of_later_ones() {
     let knowledge = Knowledge::new();
@@ -123,7 +123,7 @@ fn the_first_package_of_a_process_says_little_of_later_ones() {
     assert_eq!(state(), (true, true, 1000.0));
 }
 
-/// The unit waited for another between its packages, which is nobody's time.
+/// The unit waited for another one between its packages; this time counts as neither computing nor moving.
 #[test]
 fn beside_others_only_the_ends_count_as_beginning_and_moving() {
     let knowledge = Knowledge::new();
@@ -137,7 +137,7 @@ fn beside_others_only_the_ends_count_as_beginning_and_moving() {
         let cpu = model.device("cpu*2").unwrap();
         assert_eq!(us(cpu.moving(0.0, 0.0)), 30.0);
         assert_eq!(us(cpu.computing(100.0, 1.0, Width::ONE)), 1000.0);
-        // 6,030 us in all, and not 2,030.
+        // It spans 6,030 us, and not the 2,030 us in which the unit was busy.
         let slowdown = cpu.slowdown("gpu:0*4", 200.0).unwrap();
         assert!(slowdown > 2.0, "{slowdown}");
     });
@@ -153,7 +153,8 @@ fn a_device_that_got_nothing_cannot_help() {
     assert_eq!(slowdown, Some(MOST_SLOWDOWN));
 }
 
-/// A run of 1 ms adds a tenth of it. One that explored, and took twice as long as it would have, costs what it took more.
+/// A run of 1 ms adds a tenth of its time to the credit. An exploring run that took twice as long costs the
+/// difference.
 #[test]
 fn exploring_costs_a_tenth_of_all_runs() {
     let knowledge = Knowledge::new();
@@ -194,7 +195,7 @@ fn a_file_is_read_and_saved_when_the_last_clone_goes() {
     kept.0.book.lock().clone_from(&taught().0.book.lock());
     let clone = kept.clone();
     drop(kept);
-    assert!(!file.exists(), "a clone may learn more");
+    assert!(!file.exists(), "a clone still holds it");
     drop(clone);
     let again = Knowledge::of_file(&file);
     assert!(again.ignored().is_none(), "{:?}", again.ignored());
@@ -205,7 +206,7 @@ fn a_file_is_read_and_saved_when_the_last_clone_goes() {
     let written = std::fs::metadata(&file).unwrap().modified().unwrap();
     drop(again);
     assert_eq!(std::fs::metadata(&file).unwrap().modified().unwrap(), written, "nothing changed");
-    // What was saved is not saved again: somebody else may have written meanwhile.
+    // An unchanged book is not saved again: another process may have written the file meanwhile.
     let kept = Knowledge::of_file(&file);
     kept.clear();
     kept.save().unwrap();
@@ -215,7 +216,7 @@ fn a_file_is_read_and_saved_when_the_last_clone_goes() {
     assert!(!file.exists());
 }
 
-/// Nothing of it is used, the error says why, and it is replaced.
+/// Nothing in the file is used, the error gives the reason, and the file is replaced.
 #[test]
 fn a_foreign_outdated_or_corrupt_file_is_ignored_and_replaced() {
     let folder = tempfile::tempdir().unwrap();
@@ -227,11 +228,11 @@ fn a_foreign_outdated_or_corrupt_file_is_ignored_and_replaced() {
         std::fs::read_to_string(&file).unwrap()
     };
     let cases = [
-        (good.replace("\"version\":3", "\"version\":2"), "form 2, not 3"),
-        (good.replace(" threads of ", " cores of "), "of another machine"),
+        (good.replace("\"version\":3", "\"version\":2"), "format 2, not 3"),
+        (good.replace(" threads of ", " cores of "), "on another machine"),
         (good[..good.len() / 2].to_owned(), "EOF"),
         (good.replace("\"alone\"", "\"alnoe\""), "alnoe"),
-        (good.replacen("\"rate\":[", "\"rate\":[-1.0,", 1), "has a time that is none"),
+        (good.replacen("\"rate\":[", "\"rate\":[-1.0,", 1), "has an invalid time"),
         ("dml knowledge 2\n".to_owned(), "line 1"),
         (String::new(), "EOF"),
     ];
@@ -247,10 +248,10 @@ fn a_foreign_outdated_or_corrupt_file_is_ignored_and_replaced() {
         let kept = Knowledge::of_file(&file);
         kept.0.book.lock().clone_from(&taught().0.book.lock());
         drop(kept);
-        assert!(Knowledge::of_file(&file).ignored().is_none(), "it is replaced");
+        assert!(Knowledge::of_file(&file).ignored().is_none(), "the file is replaced");
     }
     let folder_in_its_place = Knowledge::of_file(folder.path());
-    assert!(folder_in_its_place.ignored().unwrap().to_string().contains("no regular file"));
+    assert!(folder_in_its_place.ignored().unwrap().to_string().contains("not a regular file"));
     folder_in_its_place.0.book.lock().clone_from(&taught().0.book.lock());
     assert!(folder_in_its_place.save().is_err());
 }

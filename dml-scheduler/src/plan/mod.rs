@@ -1,4 +1,4 @@
-//! The plan of a run: which devices take part, what the policy may assume of each, and where each one's data is.
+//! The plan of a run: its devices, the rates that the policy assumes, and the locations of the data.
 //!
 //! ```text
 //!   buffers, links ──▶ moving ──┐
@@ -28,29 +28,30 @@ use setup::Setup;
 use std::ops::Range;
 use std::time::Duration;
 
-/// What a package costs a device besides its computing and its transfers, in seconds: a launch, a wait, and the device's
-/// idle units at both ends.
+/// Overhead of a package besides computing and transfers, in seconds: a launch, a wait, and idle units at
+/// both ends.
 const PACKAGE_SECONDS: f64 = 25e-6;
-/// The work-items that a unit of a GPU computes side by side at least. Fewer take as long.
+/// Minimum number of work-items that a unit of a GPU computes concurrently. Fewer work-items take as long.
 const GPU_UNIT_ITEMS: u64 = 256;
-/// The most packages of a device that computes alone.
+/// Maximum number of packages of a device that computes alone.
 const MOST_PACKAGES: f64 = 16.0;
 
-/// A run that is planned: its devices, and which of them take part.
+/// A planned run: its devices, and which of them take part.
 #[derive(Debug)]
 pub(crate) struct RunPlan {
     pub(crate) devices: Vec<DeviceId>,
-    /// Why each device is left out; `None` for those that take part, or may.
+    /// Why each device is left out; `None` for a device that takes part, or may be called up.
     pub(crate) reasons: Vec<Option<Reason>>,
-    /// The devices, for what the run teaches; none if nothing is learned from it.
+    /// The devices, with the data to learn from the run; empty if nothing is learned from it.
     pub(crate) members: Vec<Member>,
-    /// The seconds that the run would have taken if it did not explore; `None` if it does not.
+    /// Predicted duration without exploration, in seconds; `None` if the run does not explore.
     pub(crate) without_exploring: Option<f64>,
     plan: Plan,
     homes: Vec<(Range<u64>, UnitId)>,
 }
 
-/// Whether it is decided who takes part, and learned from the run: by the policy, or of a kernel that one device computes.
+/// Returns whether the plan selects the devices and learns from the run: with the calibrated policy, or with
+/// an undivided kernel.
 pub(crate) fn decides(setup: &Setup, kernel: &Kernel) -> bool {
     setup.policy == PolicySpec::Calibrated || kernel.is_undivided()
 }
@@ -115,17 +116,18 @@ impl RunPlan {
         Ok(Self { reasons, without_exploring, plan, homes, devices, members })
     }
 
-    /// What a device is called where runs are learned from. Empty without the policy that learns.
+    /// Returns a device's name in the performance model; empty if nothing is learned from the run.
     pub(crate) fn name_of(&self, device: DeviceId) -> &str {
         self.members.iter().find(|member| member.device == device).map_or("", |member| &member.name)
     }
 
-    /// Whether one device computes all of it.
+    /// Returns whether the plan has one device compute all items.
     pub(crate) fn is_alone(&self) -> bool {
         matches!(self.plan, Plan::Packages(_))
     }
 
-    /// Whether devices may be called up while or after one computes its first sample, a work-group of so many of the items.
+    /// Returns whether devices may be called up while or after one device computes its first sample: a
+    /// work-group of `local_size` of the `items`.
     pub(crate) fn explores(&self, items: u64, local_size: u64) -> bool {
         let Plan::Calibrated(Learned { explores: Some((Begins::Sampled(first), explorers)), .. }) =
             &self.plan
@@ -135,7 +137,7 @@ impl RunPlan {
         !explorers.is_empty() && (first.fills.is_none() || local_size < items)
     }
 
-    /// The items per second that earlier runs promise of a device.
+    /// Returns a device's rate in items per second, as predicted from earlier runs.
     pub(crate) fn known_rate(&self, index: usize) -> Option<f64> {
         match &self.plan {
             Plan::Calibrated(learned) => {
@@ -145,8 +147,9 @@ impl RunPlan {
         }
     }
 
-    /// The splitter of the run: the policy with what is known of the devices. Also what the policy is built from, and what it will
-    /// have decided, if decisions are recorded.
+    /// Returns the splitter of the run, with the policy and the known rates of the devices.
+    ///
+    /// If decisions are recorded, it also returns the policy's blueprint and the log of its decisions.
     pub(crate) fn splitter(
         &self,
         setup: &Setup,
@@ -154,7 +157,7 @@ impl RunPlan {
         items: u64,
     ) -> Result<(Splitter, Option<(Blueprint, Log)>), RunError> {
         let (units, local_size) = (self.devices.len(), kernel.grain());
-        // Powers are checked even where the policy does not use them.
+        // Powers are checked even if the policy does not use them.
         if let Some(powers) = &setup.powers {
             PolicySpec::Static.build(powers, items, local_size)?;
         }
@@ -177,20 +180,20 @@ impl RunPlan {
     }
 }
 
-/// Leaves those units out that have a reason.
+/// Benches every unit that has a reason to be left out.
 pub(crate) fn leave_out(splitter: &mut Splitter, reasons: &[Option<Reason>]) {
     let left_out = (0..reasons.len()).filter(|&index| reasons[index].is_some());
     left_out.for_each(|index| splitter.bench(UnitId(index)));
 }
 
-/// The devices that share a run from the start; none if one alone begins.
+/// Returns the devices that share a run from the start; empty if only one begins.
 pub(crate) fn chosen(devices: &[DeviceId], waits: impl Fn(UnitId) -> bool) -> Vec<DeviceId> {
     let begins = |(index, device): (usize, &DeviceId)| (!waits(UnitId(index))).then_some(*device);
     let chosen: Vec<DeviceId> = devices.iter().enumerate().filter_map(begins).collect();
     if chosen.len() > 1 { chosen } else { Vec::new() }
 }
 
-/// How many items a device computes side by side, of a kernel with work-groups of `local_size` items.
+/// Returns the parallelism of a device for a kernel with work-groups of `local_size` items.
 pub(crate) fn width(desc: &DeviceDesc, local_size: u64, work_items_per_item: u64) -> Width {
     let units = u64::from(desc.units.max(1));
     if desc.kind == DeviceKind::Gpu {
@@ -201,13 +204,13 @@ pub(crate) fn width(desc: &DeviceDesc, local_size: u64, work_items_per_item: u64
     }
 }
 
-/// What a plan is made from.
+/// Inputs of a plan.
 pub(crate) struct Planner<'a> {
     pub(crate) items: u64,
     pub(crate) local_size: u64,
     pub(crate) is_undivided: bool,
     pub(crate) powers: Option<&'a [f64]>,
-    /// How many cores the devices of kind `cpu` share.
+    /// Number of cores that the devices of kind `cpu` share.
     pub(crate) cores: u32,
     pub(crate) descs: Vec<&'a DeviceDesc>,
     /// Whether each device has a memory and is not lost.
@@ -217,7 +220,8 @@ pub(crate) struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// The policy's plan, why each device is left out, and what the run would take without exploring if it explores.
+    /// Returns the policy's plan, why each device is left out, and the predicted duration without exploration
+    /// if the run explores.
     pub(crate) fn plan(&self, model: &KernelModel) -> (Plan, Vec<Option<Reason>>, Option<f64>) {
         if let [_] = self.members {
             let expected = self.expected(model, 0);
@@ -258,7 +262,8 @@ impl Planner<'_> {
             [] if self.powers.is_some() => None,
             [] => {
                 let (first, explorers) = self.begins(&candidates, explorers);
-                // Nobody has seen which of several on the same cores is faster: one is compared with the first.
+                // The fastest of several devices on the same cores is unknown: only one is compared with the
+                // first unit.
                 let mut has_rival = false;
                 for explorer in &explorers {
                     if !explorer.turns_with.is_empty() && std::mem::replace(&mut has_rival, true) {
@@ -291,7 +296,7 @@ impl Planner<'_> {
         (Plan::Calibrated(learned), reasons, explored)
     }
 
-    /// How many items a GPU computes in the time of one; 0 of others.
+    /// Returns the number of items that a GPU computes in the time of one; 0 for another device.
     fn latent(&self, index: usize) -> u64 {
         if self.descs[index].kind == DeviceKind::Gpu { self.members[index].width.fills as u64 } else { 0 }
     }
@@ -314,8 +319,9 @@ impl Planner<'_> {
         }
     }
 
-    /// Whether two devices are separate hardware of one model. Devices that share hardware
-    /// are no twins: how much of it is left to each is unknown.
+    /// Returns whether two devices are separate hardware of one model.
+    ///
+    /// Devices that share hardware are no twins: the share of each is unknown.
     fn are_twins(&self, one: usize, other: usize) -> bool {
         let hardware = |index: usize| self.descs[index].hardware.as_ref();
         let is_shared = |index: usize| {
@@ -325,7 +331,7 @@ impl Planner<'_> {
         one != other && self.descs[one].is_twin_of(self.descs[other]) && !is_shared(one) && !is_shared(other)
     }
 
-    /// The powers that were given, for devices of which nothing else is known.
+    /// Returns priors from the given powers, for devices without measurements.
     fn given(&self) -> Vec<Option<Prior>> {
         match self.powers {
             Some(powers) => powers.iter().map(|&power| Some(Prior::of_power(power))).collect(),
@@ -333,14 +339,15 @@ impl Planner<'_> {
         }
     }
 
-    /// The seconds that a device computes all items alone, if that is known.
+    /// Returns the predicted time in which a device computes all items alone, in seconds, if it is known.
     fn expected(&self, model: &KernelModel, index: usize) -> Option<f64> {
         let known = model.device(&self.members[index].name)?;
         Some(known.computing(self.items as f64, 1.0, self.members[index].width)?.expected)
     }
 
-    /// In how many packages a device computes a part of all items. More of them let transfers overlap with computing, and each
-    /// costs something.
+    /// Returns the number of packages in which a device computes a part of all items.
+    ///
+    /// More packages overlap more of the transfers with computing, but each has an overhead.
     fn packages(&self, index: usize, part: f64, computing: Option<f64>) -> f64 {
         let Moving { inward, outward, is_host, .. } = self.moving[index];
         let (inward, outward) = (inward.seconds * part, outward.seconds * part);
@@ -355,7 +362,10 @@ impl Planner<'_> {
         if saved > THREAD_SECONDS { packages } else { 1.0 }
     }
 
-    /// The unit that begins if nothing is known, and the others: the host, or else one in whose memory the data lies, or else the first.
+    /// Returns the unit that begins if nothing is known, and the other explorers.
+    ///
+    /// The first unit is the host, or else a device on the processor's cores that uses the buffers in place,
+    /// or else the first device. A device on which the last run failed is skipped.
     fn begins(&self, candidates: &[Candidate<'_>], explorers: Vec<Explorer>) -> (First, Vec<Explorer>) {
         let is_near =
             |index: &usize| self.moving[*index].is_in_place && candidates[*index].part_of_cores > 0.0;
@@ -379,8 +389,10 @@ impl Planner<'_> {
         (First { unit: UnitId(first), fills }, others.collect())
     }
 
-    /// The device that computes an undivided kernel: an unmeasured one if its data moves in less time than the best measured
-    /// one takes in all. A device on which the last run failed comes last.
+    /// Returns the device that computes an undivided kernel.
+    ///
+    /// It is an unmeasured device if its data moves in less time than the best measured one takes in total. A
+    /// device that is lost, has no memory, or failed in the last run comes last.
     fn undivided(&self, candidates: &[Candidate<'_>], best: Option<(usize, f64)>) -> usize {
         let moving = |index: &usize| {
             let candidate = &candidates[*index];

@@ -1,4 +1,5 @@
-//! Which bytes have to move for a device to compute a run, what that takes by the links, and which items have their data where.
+//! The bytes that move if a device computes a run, their transfer times, and the locations of the items'
+//! data.
 
 use crate::base::package::UnitId;
 use crate::kernel::{Argument, Footprint, Kernel};
@@ -7,20 +8,23 @@ use dml_core::state::Routes;
 use dml_core::{Allocation, ArenaId, ArenaSet, Concurrency, CopyQuery, DeviceId, Link, Platform, RawBuffer};
 use std::ops::Range;
 
-/// What moves if a device computes all items.
+/// Transfers if a device computes all items.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Moving {
-    /// What every package needs, what the items read, and what they write.
+    /// Inputs that every package reads completely.
     pub(crate) whole: Moved,
+    /// Inputs of which each item reads a part.
     pub(crate) inward: Moved,
+    /// Results that move to the collecting device.
     pub(crate) outward: Moved,
     /// Whether the device computes in the memory of the host.
     pub(crate) is_host: bool,
-    /// Whether every argument lies in storage that the device shares with the host, though its memory is another.
+    /// Whether every argument lies in storage that the device shares with the host, although its memory is
+    /// another.
     pub(crate) is_in_place: bool,
 }
 
-/// Bytes that are not where they are needed, and the seconds that they take to get there.
+/// Bytes that are not where they are needed, and their transfer time in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Moved {
     pub(crate) bytes: f64,
@@ -46,7 +50,7 @@ impl Moving {
             let buffer = argument.buffer();
             let shares = |arena: ArenaId| arena == home || buffer.shares_storage(arena, home);
             moving.is_in_place &= host.is_some_and(shares);
-            // What is wrong with a footprint its package says.
+            // The package of an invalid footprint reports the fault.
             let Ok(ranges) = argument.ranges(0..items) else { continue };
             if argument.access().reads() {
                 let is_whole = matches!(argument.footprint(), Footprint::Whole);
@@ -70,12 +74,12 @@ impl Moving {
         moving
     }
 
-    /// The seconds that an item takes at least to move: both directions work at once.
+    /// Returns the minimum transfer time per item, in seconds. Both directions move at once.
     pub(crate) fn per_item(&self, items: u64) -> f64 {
         self.inward.seconds.max(self.outward.seconds) / items.max(1) as f64
     }
 
-    /// The seconds that a byte takes to move, on average.
+    /// Returns the mean transfer time per byte, in seconds.
     pub(crate) fn per_byte(&self) -> f64 {
         let all = [self.whole, self.inward, self.outward];
         let bytes: f64 = all.iter().map(|moved| moved.bytes).sum();
@@ -83,7 +87,8 @@ impl Moving {
     }
 }
 
-/// The price of moving bytes between two memories that are in use, in seconds; 0 where there is no way, or no price.
+/// Returns the cost of moving bytes to an allocated memory, in seconds; 0 if there is no path, or its cost is
+/// unknown.
 fn seconds(platform: &Platform, from: ArenaSet, to: ArenaId, bytes: u64) -> f64 {
     let routes: &dyn Routes = platform.routes();
     let query = CopyQuery { bytes, remap_source: false, remap_target: false, allocates: false };
@@ -91,7 +96,8 @@ fn seconds(platform: &Platform, from: ArenaSet, to: ArenaId, bytes: u64) -> f64 
     path.and_then(|path| path.cost.as_ns()).map_or(0.0, |ns| ns as f64 * 1e-9)
 }
 
-/// Whether the results that a device computes are in the memory of another one, so that nothing has to be moved there.
+/// Returns whether a device's results already lie in the memory of `goal`, so that collecting them moves
+/// nothing.
 pub(crate) fn are_results_there(
     platform: &Platform,
     kernel: &Kernel,
@@ -99,7 +105,7 @@ pub(crate) fn are_results_there(
     goal: DeviceId,
 ) -> bool {
     let (Some(home), Some(goal)) = (platform.home(device), platform.home(goal)) else { return false };
-    // Handing storage over that only one memory can use at a time may move all of it.
+    // Handing over storage that only one memory can use at a time may move all of it.
     let is_exclusive = |link: &Link| {
         link.allocation == Allocation::Bound(Concurrency::Exclusive) && [home, goal].contains(&link.to)
     };
@@ -108,8 +114,10 @@ pub(crate) fn are_results_there(
         && written.all(|argument| argument.buffer().shares_storage(goal, home))
 }
 
-/// The items whose data is in the memory of one unit alone, by the argument of which packages read most. None where it is everywhere, or where
-/// packages read parts that do not follow each other.
+/// Returns the items whose data is in the memory of only one unit, by the argument of which packages read the
+/// most bytes.
+///
+/// It is empty if one unit or every unit has all the data, or if packages read parts that are not contiguous.
 pub(crate) fn homes(
     platform: &Platform,
     kernel: &Kernel,
@@ -145,7 +153,7 @@ fn homes_of(
         let has =
             |arena: ArenaId| valid.iter().any(|valid| valid == arena || buffer.shares_storage(valid, arena));
         let mut those = (0..arenas.len()).filter(|&unit| arenas[unit].is_some_and(has)).map(UnitId);
-        // Borders that were copied belong to the part before.
+        // Copied borders belong to the part before them.
         if let Some((last, unit)) = homes.last_mut().filter(|(last, _)| last.end == range.start)
             && those.clone().any(|other| other == *unit)
         {
@@ -155,7 +163,7 @@ fn homes_of(
         }
     });
     match &homes[..] {
-        // Whether the other units are worth moving it to is a matter of its price.
+        // If one unit has all the data, the transfer cost decides whether other units take part.
         [(range, _)] if *range == (0..items) => Vec::new(),
         _ => homes,
     }

@@ -1,11 +1,11 @@
-//! The set of devices that is expected to end a run first, and which others are worth exploring.
+//! Selects the devices with the earliest predicted end of a run, and the unmeasured devices worth exploring.
 //!
 //! ```text
-//!   end of a device with n items    = (moving its bytes + computing n items) * slowdown beside each other member
-//!   end of a set                    = all members end at once, each with its part
-//!   chosen                          = the least expected end; of two that are about equal, the one with fewer devices
-//!   instead, now and then           = a set whose least end is before that, if its expected end costs no more than the credit
-//!   explored within the run         = a device of which nothing is measured, if at its best it would shorten the run
+//!   end of a device with n items = (transfers + computing n items) * slowdown beside each other member
+//!   end of a set                 = all members end at once, each with its share
+//!   selected                     = earliest expected end; of nearly equal sets, the smallest
+//!   occasional alternative       = a set with an earlier lower bound, if its extra time fits the budget
+//!   explored within the run      = an unmeasured device that at its best would shorten the run
 //! ```
 
 use super::moving::Moving;
@@ -14,34 +14,37 @@ use crate::model::{DeviceModel, EXPLORES, Interval, KEPT, Width};
 use crate::policy::{CALLING_SECONDS, CAUTION, Explorer};
 use crate::report::Reason;
 
-/// The part of a run that a further device has to save: predictions err by as much. (`cargo xtask policies`, table of 1 to 4 devices)
+/// Minimum share of a run's time that an additional device must save. Predictions err by as much.
+/// (`cargo xtask policies`, table of 1 to 4 devices)
 const LEAST_GAIN: f64 = 0.04;
-/// The packages of a device that shares a run: its first half, a quarter, and the rest.
+/// Number of packages of a device that shares a run: its first half, a quarter, and the rest.
 const SHARED_PACKAGES: f64 = 3.0;
-/// The seconds that another thread takes to begin: that of a device other than the host, with a launch and a wait, and one that brings results.
+/// Startup cost of a further thread, in seconds: the thread of a non-host device, with a launch and a wait,
+/// or a thread that collects results.
 pub(super) const THREAD_SECONDS: f64 = 100e-6;
-/// How often the shares of a set are adjusted to its members' speeds.
+/// Maximum number of rounds that adjust a set's shares to its members' speeds.
 const ADJUSTMENTS: usize = 6;
-/// The most known devices of which every set is looked at; of more, sets of the fastest.
+/// Maximum number of devices whose sets are all considered; of more devices, only the fastest form sets.
 const MOST_IN_SETS: usize = 6;
 
 /// A device that could take part.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate<'a> {
-    /// What is known of it, or else of a twin.
+    /// Performance model of the device, or else of a twin.
     pub(super) model: Option<&'a DeviceModel>,
     pub(super) name: &'a str,
-    /// The first candidate of its model, if there are several.
+    /// First of the candidates that are the same hardware model, if there are several.
     pub(super) twin: Option<usize>,
     pub(super) moving: Moving,
-    /// The packages of a run of this device alone.
+    /// Number of packages of a run on this device alone.
     pub(super) packages: f64,
-    /// Which part of the processor's cores it computes on; 0 for what has units of its own.
+    /// Share of the processor's cores that it computes on; 0 for a device with its own units.
     pub(super) part_of_cores: f64,
-    /// How many items it computes side by side, and how many a GPU computes in the time of one.
+    /// The device's parallelism.
     pub(super) width: Width,
+    /// Number of items that a GPU computes in the time of one; 0 for another device.
     pub(super) latent: u64,
-    /// Whether the last run there failed.
+    /// Whether the last run on the device failed.
     pub(super) has_failed: bool,
 }
 
@@ -50,50 +53,51 @@ impl Candidate<'_> {
         self.model.is_some_and(DeviceModel::is_measured)
     }
 
-    /// The seconds that it takes at least to begin.
+    /// Returns the minimum time until the device begins to compute, in seconds.
     fn setup(&self) -> f64 {
         let begins = if self.moving.is_host { 0.0 } else { THREAD_SECONDS };
         begins + self.moving.whole.seconds
     }
 }
 
-/// The devices of a run.
+/// The devices that are selected for a run.
 #[derive(Clone, Debug)]
 pub(super) struct Selection {
-    /// Those that take part from the start; none if nothing is known of any.
+    /// Devices that take part from the start; empty if no device is known.
     pub(super) members: Vec<usize>,
-    /// Those that are explored.
+    /// Devices that are explored.
     pub(super) explorers: Vec<Explorer>,
-    /// What the members are expected to take, in seconds.
+    /// Expected duration with the members, in seconds.
     pub(super) seconds: f64,
-    /// What the best set is expected to take, which is less if another one is explored.
+    /// Expected duration with the best set, in seconds; less than `seconds` if another set is explored.
     pub(super) best_seconds: f64,
-    /// What each member computes, and in what time.
+    /// The share of each member.
     pub(super) shares: Vec<Share>,
-    /// Why each device is left out.
+    /// Why each device is left out; `None` if it is not.
     pub(super) reasons: Vec<Option<Reason>>,
 }
 
-/// What a member computes of a run.
+/// A member's share of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Share {
     pub(super) items: f64,
-    /// The seconds that it computes, without moving.
+    /// Compute time without transfers, in seconds.
     pub(super) computing: f64,
 }
 
-/// The devices that could compute some items, and what exploring may cost.
+/// The candidates for a run, and its exploration budget.
 pub(super) struct Choice<'a> {
     pub(super) items: f64,
-    /// The work-groups of these items.
+    /// Number of work-groups of these items.
     pub(super) groups: u64,
     pub(super) candidates: &'a [Candidate<'a>],
+    /// Exploration budget, in seconds.
     pub(super) credit: f64,
-    /// Whether one device computes all.
+    /// Whether one device computes all items.
     pub(super) is_undivided: bool,
 }
 
-/// A set of candidates with what it is expected to take.
+/// A set of candidates with its predicted end.
 #[derive(Clone, Debug)]
 struct Set {
     members: Vec<usize>,
@@ -106,18 +110,17 @@ impl Choice<'_> {
         let mut sets = self.sets();
         sets.sort_by(|one, other| one.end.expected.total_cmp(&other.end.expected));
         let Some(fastest) = sets.first() else { return self.unknown() };
-        // Of those about as fast, the one with the fewest devices.
+        // Of the sets that are about as fast, the one with the fewest devices.
         let most = fastest.end.expected * (1.0 + LEAST_GAIN);
         let about = sets.iter().filter(|set| set.end.expected <= most);
         let best = about.min_by_key(|set| set.members.len()).unwrap_or(fastest);
         let chosen = self.alternative(&sets, best).unwrap_or(best).clone();
         let is_best = chosen.members == best.members && !self.is_undivided;
         let explorers = if is_best { self.explorers(&chosen) } else { Vec::new() };
-        // Too few work-groups to share are all an explorer's.
+        // Too few work-groups to share all go to one explorer.
         let alone = explorers.iter().find(|explorer| explorer.is_for_later && self.groups < CAUTION);
         if let Some(Explorer { unit: UnitId(alone), .. }) = alone {
-            let others_seconds = best.end.expected;
-            let reason = |index| (index != *alone).then_some(Reason::Unknown { others_seconds });
+            let reason = |index| (index != *alone).then_some(Reason::Trial);
             return Selection {
                 members: vec![*alone],
                 explorers: Vec::new(),
@@ -138,7 +141,7 @@ impl Choice<'_> {
         }
     }
 
-    /// Nothing is known of any device, so all are explored.
+    /// Returns a selection that explores all devices, because no usable device is measured.
     fn unknown(&self) -> Selection {
         let explorers = (0..self.candidates.len()).map(|index| self.explorer(index, &[])).collect();
         Selection {
@@ -151,7 +154,7 @@ impl Choice<'_> {
         }
     }
 
-    /// All sets of measured devices that could be the best.
+    /// Returns all sets of measured devices that could be the best.
     fn sets(&self) -> Vec<Set> {
         let measured =
             |index: &usize| self.candidates[*index].is_measured() && !self.candidates[*index].has_failed;
@@ -159,7 +162,7 @@ impl Choice<'_> {
             (0..self.candidates.len()).filter(measured).filter_map(|index| self.set(vec![index])).collect();
         alone.sort_by(|one, other| one.end.expected.total_cmp(&other.end.expected));
         let Some(best) = alone.first().map(|set| set.end.expected) else { return alone };
-        // Nobody helps who has not begun when the best one is done.
+        // A device does not help if it begins after the best one ends.
         let helps = |set: &&Set| self.least_end(set.members[0]) < best;
         let some: Vec<usize> =
             alone.iter().filter(helps).map(|set| set.members[0]).take(MOST_IN_SETS).collect();
@@ -175,7 +178,7 @@ impl Choice<'_> {
         sets
     }
 
-    /// Adds some devices to a set, and further ones to those sets that this made faster.
+    /// Adds one further device at a time to a set, and extends each larger set that is faster.
     fn extend(&self, set: &Set, others: &[usize], sets: &mut Vec<Set>) {
         for (place, other) in others.iter().enumerate() {
             let mut members = set.members.clone();
@@ -190,14 +193,14 @@ impl Choice<'_> {
         }
     }
 
-    /// Whether devices have cores beside each other.
+    /// Returns whether the devices have enough cores to compute at the same time.
     fn fit(&self, members: &[usize]) -> bool {
         let parts = members.iter().map(|&index| self.candidates[index].part_of_cores);
         let parts: Vec<f64> = parts.filter(|part| *part > 0.0).collect();
         parts.len() < 2 || parts.iter().sum::<f64>() < 1.0 + 1e-9
     }
 
-    /// The seconds that a device needs for its first items.
+    /// Returns the lower bound of the time until a device's first item is computed, in seconds.
     fn least_end(&self, index: usize) -> f64 {
         let candidate = &self.candidates[index];
         let Some(model) = candidate.model else { return candidate.setup() };
@@ -206,7 +209,8 @@ impl Choice<'_> {
         moving.zip(computing).map_or(0.0, |(moving, computing)| moving.least + computing.least)
     }
 
-    /// What a device takes for so many items beside others: to compute, and in all.
+    /// Returns the times of a device for `items` items beside the other members: computing only, and in
+    /// total.
     fn end_of(&self, index: usize, items: f64, members: &[usize]) -> Option<(f64, Interval)> {
         let Candidate { model, moving, packages, width, .. } = &self.candidates[index];
         let model = (*model)?;
@@ -227,14 +231,15 @@ impl Choice<'_> {
                     end = end.times(slowdown);
                     slower *= slowdown;
                 }
-                // Nobody has seen how they disturb each other.
+                // Their mutual slowdown is unknown.
                 None => end.most *= 2.0,
             }
         }
         Some((computing.expected * slower, end))
     }
 
-    /// What a set takes if all end at once; `None` if one of them has nothing to do.
+    /// Returns a set with the shares that let all members end at once; `None` if a share is less than one
+    /// item.
     fn set(&self, members: Vec<usize>) -> Option<Set> {
         let mut parts = vec![self.items / members.len() as f64; members.len()];
         let mut ends = Vec::new();
@@ -251,7 +256,7 @@ impl Choice<'_> {
             let rates: Vec<f64> =
                 parts.iter().zip(&ends).map(|(items, (_, end))| items / end.expected.max(1e-12)).collect();
             let sum: f64 = rates.iter().sum();
-            // A device whose time is that of beginning gets less in each round.
+            // A device that spends its time on starting up gets less in each round.
             parts = rates.iter().map(|rate| self.items * rate / sum).collect();
             if parts.iter().any(|items| *items < 1.0) {
                 return None;
@@ -268,7 +273,9 @@ impl Choice<'_> {
         Some(Set { members, end, shares })
     }
 
-    /// A set that may be faster than the best one, and costs no more than the credit if it is not. The best one itself comes first.
+    /// Returns a set that may be faster than the best one, at an expected extra cost within the budget.
+    ///
+    /// The best set itself is run first.
     fn alternative<'a>(&self, sets: &'a [Set], best: &Set) -> Option<&'a Set> {
         if self.times(best) == 0 {
             return None;
@@ -283,7 +290,8 @@ impl Choice<'_> {
         may_be.min_by(|one, other| one.end.least.total_cmp(&other.end.least))
     }
 
-    /// How many runs of a device alone were about this size; of several, whether it is known how they disturb each other.
+    /// Returns the number of runs of about this size on a device alone; for a set, whether all mutual
+    /// slowdowns are known.
     fn times(&self, set: &Set) -> usize {
         let model = |index: usize| self.candidates[index].model;
         if let [alone] = set.members[..] {
@@ -299,8 +307,9 @@ impl Choice<'_> {
         usize::from(is_known)
     }
 
-    /// The devices of which little is known that could shorten the run of the members, or another run: as long as the credit pays for a
-    /// run that is longer by what they need to begin.
+    /// Returns the unmeasured devices that could shorten this run of the members, or a later run.
+    ///
+    /// The budget must cover the time by which their startup may lengthen the run.
     fn explorers(&self, set: &Set) -> Vec<Explorer> {
         let seconds = set.end.expected;
         let is_open =
@@ -308,7 +317,8 @@ impl Choice<'_> {
         let explorer = |index: usize| {
             let candidate = &self.candidates[index];
             let explorer = self.explorer(index, &set.members);
-            // Driver and cores are busy with a cold start, if the cores are those of the others.
+            // A cold start keeps the driver and the cores busy. That costs time if members use the same
+            // cores.
             let cold = candidate.model.and_then(|model| model.computing(1.0, 1.0, candidate.width));
             let cold = cold.filter(|_| !explorer.turns_with.is_empty()).map_or(0.0, |cold| cold.expected);
             let costs = CALLING_SECONDS + cold;

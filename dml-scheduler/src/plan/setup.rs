@@ -1,4 +1,4 @@
-//! What an application has chosen for its runs.
+//! Parameters that an application chooses for its runs.
 
 use crate::model::Knowledge;
 use crate::policy::PolicySpec;
@@ -14,11 +14,11 @@ pub(crate) struct Setup {
     pub(crate) policy: PolicySpec,
     /// The device that collects the results; `None` to leave them where they were computed.
     pub(crate) collect_on: Option<DeviceId>,
-    /// What earlier runs taught.
+    /// Performance model from earlier runs.
     pub(crate) knowledge: Knowledge,
-    /// How many cores the devices of kind `cpu` share.
+    /// Number of cores that the devices of kind `cpu` share.
     pub(crate) cores: u32,
-    /// Whether reports have the policy's decisions.
+    /// Whether reports contain the policy's decisions.
     pub(crate) records: bool,
 }
 
@@ -27,8 +27,8 @@ pub(crate) struct Setup {
 pub(crate) enum Chosen {
     /// Every device that the kernel has a variant for.
     Every,
-    /// These, in this order.
+    /// These devices, in this order.
     Named(Vec<DeviceId>),
-    /// Those of these that the kernel has a variant for.
+    /// Of these devices, every one that the kernel has a variant for.
     Passed(Vec<DeviceId>),
 }

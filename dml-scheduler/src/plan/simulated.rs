@@ -1,4 +1,4 @@
-//! Plans of runs on devices that exist on paper only, for simulators: what a co-executor plans and learns, without a platform.
+//! Plans of runs on simulated devices: the planning and learning of a co-executor, without a platform.
 
 use crate::base::package::Package;
 use crate::base::package::UnitId;
@@ -9,20 +9,20 @@ use crate::report::{CalledUp, PackageRecord, Reason};
 use dml_core::{DeviceDesc, DeviceId};
 use std::time::Duration;
 
-/// A device, and what its data takes to move if it computes all items.
+/// A simulated device, and its transfers if it computes all items.
 #[derive(Clone, Debug)]
 pub struct Device {
     /// Its name, kind and units.
     pub desc: DeviceDesc,
     /// Whether it computes in the memory of the host.
     pub is_host: bool,
-    /// The bytes of all items, in and out.
+    /// Bytes that move for all items: in, and out.
     pub bytes: [f64; 2],
-    /// The seconds that a byte takes to move.
+    /// Transfer time per byte, in seconds.
     pub per_byte: f64,
 }
 
-/// A run that is planned.
+/// A planned run.
 #[derive(Clone, Debug)]
 pub struct Planned {
     kernel: String,
@@ -35,7 +35,8 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// Plans a run of so many items in work-groups of `local_size`, with the devices' units on so many cores.
+    /// Plans a run of `items` items in work-groups of `local_size`; devices of kind `cpu` share `cores`
+    /// cores.
     #[must_use]
     pub fn of(
         knowledge: &Knowledge,
@@ -76,10 +77,10 @@ impl Planned {
         Self { kernel: kernel.to_owned(), items, local_size, members, plan, reasons, without_exploring }
     }
 
-    /// The splitter of the run.
+    /// Returns the splitter of the run.
     ///
     /// # Errors
-    /// [`PolicyError`]: a work-group of no items.
+    /// [`PolicyError`] if a work-group has no items.
     pub fn splitter(&self) -> Result<Splitter, PolicyError> {
         let units = self.members.len();
         let blueprint =
@@ -89,7 +90,7 @@ impl Planned {
         Ok(splitter)
     }
 
-    /// Learns from the run: its packages, and when units were called up.
+    /// Learns from the run's packages, and from the times at which units were called up.
     ///
     /// # Panics
     /// If the work-groups have no items.
@@ -113,7 +114,7 @@ impl Planned {
         let called_up: Vec<CalledUp> =
             called_up.iter().map(|&(unit, at)| CalledUp { device: device(unit), at }).collect();
         let devices: Vec<DeviceId> = self.members.iter().map(|member| member.device).collect();
-        let splitter = self.splitter().expect("the run that is learned from had one");
+        let splitter = self.splitter().expect("the planned run has a splitter");
         let chosen = chosen(&devices, |unit| splitter.is_benched(unit));
         let run = Ran {
             kernel: &self.kernel,

@@ -1,13 +1,13 @@
-//! What the policy of a run was built from, and the same policy again.
+//! The inputs from which a run's policy was built, for building it again.
 
 use super::explore::{Begins, Explorer};
 use super::{Calibrated, Dynamic, Exploring, Policy, PolicyError, PolicySpec, Prior};
 use crate::base::package::UnitId;
 use serde::{Deserialize, Serialize};
 
-/// What the policy of a run was built from: the work, the units, and what was known of them.
+/// The inputs from which a run's policy was built: the work, the units, and the knowledge of them.
 ///
-/// Built again, it decides as the first one did, as long as it is asked and told the same ([`replay`](super::replay())).
+/// A policy built again from them decides the same if it gets the same calls ([`replay`](super::replay())).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Blueprint {
@@ -18,28 +18,30 @@ pub struct Blueprint {
     plan: Plan,
 }
 
-/// Who decides, and what it knows.
+/// The policy and its knowledge.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Plan {
     /// A policy by its name, and the powers of the units.
     Given(PolicySpec, Vec<f64>),
-    /// Equal packages: so many.
+    /// This many equal packages.
     Packages(u64),
     /// [`Calibrated`].
     Calibrated(Learned),
 }
 
-/// What [`Calibrated`] begins with.
+/// The knowledge with which [`Calibrated`] begins.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Learned {
-    /// What is known of each unit.
+    /// The prior of each unit, if known.
     pub(crate) priors: Vec<Option<Prior>>,
+    /// The units whose transfers overlap computing.
     pub(crate) overlapping: Vec<UnitId>,
-    /// How many items each unit computes in the time of one.
+    /// The number of items that each unit computes in the time of one.
     pub(crate) fills: Vec<u64>,
+    /// The units that do not take part.
     pub(crate) left_out: Vec<UnitId>,
-    /// How the run begins if little is known of some units, and which these are.
+    /// How the run begins if some units have unknown speed, and these units.
     pub(crate) explores: Option<(Begins, Vec<Explorer>)>,
 }
 
@@ -48,19 +50,19 @@ impl Blueprint {
         Self { work, local_size, units, plan }
     }
 
-    /// The items of the run.
+    /// Returns the number of items of the run.
     #[must_use]
     pub const fn work(&self) -> u64 {
         self.work
     }
 
-    /// The items of a work-group.
+    /// Returns the local work size, in items.
     #[must_use]
     pub const fn local_size(&self) -> u64 {
         self.local_size
     }
 
-    /// The name of each unit's device, in the order of the units.
+    /// Returns the name of each unit's device, in the order of the units.
     #[must_use]
     pub fn units(&self) -> &[String] {
         &self.units
@@ -69,7 +71,8 @@ impl Blueprint {
     /// Builds the policy.
     ///
     /// # Errors
-    /// [`PolicyError`]: a fact is out of its range. What a run recorded is not, but a text may say anything.
+    /// [`PolicyError`]: a value is out of its range, or a custom policy cannot be built. The values of a
+    /// recorded run are in range, but a parsed text may have any.
     pub fn build(&self) -> Result<Box<dyn Policy>, PolicyError> {
         let Self { work, local_size, .. } = *self;
         Ok(match &self.plan {
@@ -92,12 +95,12 @@ impl Blueprint {
         })
     }
 
-    /// Whether a unit that something names is one of the run's.
+    /// Returns whether a unit is one of the run's.
     pub(super) fn has(&self, unit: UnitId) -> bool {
         unit.0 < self.units.len()
     }
 
-    /// Whether every unit that the plan names is one of the run's, and it has a fact for each.
+    /// Returns whether the plan names only units of the run, and has one power or prior for each.
     pub(super) fn is_consistent(&self) -> bool {
         match &self.plan {
             Plan::Given(_, powers) => powers.len() == self.units.len(),

@@ -1,4 +1,4 @@
-//! Calibrated: packages that shrink with the work left, in proportion to rates that are learned while the run goes on.
+//! Calibrated: packages that shrink with the remaining work, in proportion to rates measured during the run.
 
 use super::powers::{portion, shares};
 use super::rates::Rates;
@@ -7,64 +7,69 @@ use crate::base::package::{Package, UnitId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What is known of a unit before a run.
+/// Knowledge of a unit before a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Prior {
-    /// Items per second, positive and finite. Only the proportions of the units' rates count until a unit is measured.
+    /// Items per second, positive and finite. Until a unit is measured, only the ratios of the units' rates
+    /// count.
     pub rate: f64,
-    /// What a package costs whatever its size.
+    /// Fixed cost of a package.
     pub launch: Duration,
-    /// Whether both come from an earlier run of the same kernel. Then packages are as long as if they were measured in
-    /// this run.
+    /// Whether rate and cost come from an earlier run of the same kernel. Packages are then sized as if both
+    /// were measured in this run.
     pub trusted: bool,
 }
 
 impl Prior {
-    /// A unit of this relative power, of which nothing else is known.
+    /// Returns the prior of a unit with this relative power and otherwise unknown speed.
     #[must_use]
     pub const fn of_power(power: f64) -> Self {
         Self { rate: power, launch: Duration::ZERO, trusted: false }
     }
 
-    /// A unit that an earlier run of the same kernel has measured.
+    /// Returns the prior of a unit that an earlier run of the same kernel has measured.
     #[must_use]
     pub const fn measured(rate: f64, launch: Duration) -> Self {
         Self { rate, launch, trusted: true }
     }
 }
 
-/// Packages handed out on demand as [`HGuided`](super::HGuided) hands them out, in proportion to the rates that the units
-/// show.
+/// Packages handed out on demand, like those of [`HGuided`](super::HGuided), in proportion to the units'
+/// measured rates.
 ///
-/// This policy needs no powers. It makes few packages where work is regular, and adapts where it is not.
+/// This policy needs no powers. It makes few packages if work is regular, and adapts if it is not.
 ///
 /// # Shape and units
-/// With `G` items left, `n` units, and `w_i` the unit's part of the sum of all rates:
+/// With `G` items left, `n` units, and `w_i` the unit's share of the sum of all rates:
 ///
-/// 1. A package has `G * w_i / (2 n)` items; for a unit where something overlaps no more than 1/12 of the unit's part of all work, so
-///    that results begin to travel early. Rates are net of the cost per package, and all for the same stretch of the
-///    work, up to a place that every unit has reached. A unit that is not measured yet is as fast as its prior says, scaled
-///    by the units that are measured; one without a prior is as fast as the others on average.
-/// 2. The first package of a unit that is not trusted is a sample: at most 1/64 of the work by the number of units, in
-///    proportion to its prior. While some unit is neither trusted nor measured, nothing is handed out ahead to any, and a
-///    package has at most four times the items of the unit's package before.
-/// 3. No package is so small that its cost takes more than 15% of its computing, as long as it has no more than half of the
-///    unit's part of the rest. At the very end, none is so small that its cost takes more than half, as long as it has no more
-///    than the unit's part of the rest. Neither rule makes it larger than twice the unit's package before, or four times where the
-///    unit takes as long for any package: its latency is a cost, too.
-/// 4. A unit is handed a package ahead only while all that it then has is within 4/5 of its part of what is not done, whoever has it, and
-///    only where that hides something: the cost is at least 1/100 of the package, or something [overlaps](Self::overlapping) and
-///    the ways of packages take at least 1/100 of their computing. For a trusted unit that has computed all of them, and waits for their
-///    results, it is all of its part.
-/// 5. A unit that is known, and not the fastest, gets nothing where the others, who have packages, would be done with all that is left before it is
-///    done with its package of whole work-groups.
+/// 1. A package has `G * w_i / (2 n)` items. If the unit's [transfers overlap](Self::overlapping) its
+///    computing, a package also has at most 1/12 of the unit's share of the whole work, so that results
+///    travel early. Rates are net of the cost per package. All rates cover the same stretch of the work, up
+///    to a place that every measured unit has reached. An unmeasured unit has the rate of its prior, scaled
+///    by the measured units. A unit without a prior has the average rate of the others.
+/// 2. The first package of an untrusted unit is a sample: at most 1/64 of the work divided by the number of
+///    units, in proportion to its prior. While some unit is neither trusted nor measured, no unit gets a
+///    package in advance. A package then has at most four times the items of the unit's previous package.
+/// 3. A package is long enough that its cost takes at most 15% of its computing time. This minimum is at most
+///    half of the unit's share of the rest. At the end, a package is long enough that its cost takes at most
+///    half of its computing time. This minimum is at most the unit's whole share of the rest. Neither minimum
+///    exceeds twice the unit's previous package. On a device with a latency the limit is four times, because
+///    latency is a cost, too.
+/// 4. A unit gets a package in advance only if its packages then stay within 4/5 of its share of the
+///    uncompleted work, including other units' packages in flight. A trusted unit that only waits for results
+///    may hold its full share. The package must also hide something. Either its cost is at least 1/100 of its
+///    computing time, or the unit's [transfers overlap](Self::overlapping) and take at least 1/100 of the
+///    computing time.
+/// 5. A known unit that is not the fastest gets nothing if it would be a straggler. It is one if the other
+///    known units with packages in flight would complete all remaining work before its package of whole
+///    work-groups.
 ///
-/// A trusted prior counts as much as what was measured since the start. A single unit gets the whole rest as one package.
-/// Where something of it overlaps, it gets twelve packages, and they are handed out ahead.
+/// A trusted prior weighs as much as the measurements since the start. A single unit gets the whole rest as
+/// one package. If its transfers overlap, it gets twelve packages, in advance.
 ///
 /// # Source
-/// HGuided of paper 001 (section 3.3), with rates that are learned.
+/// HGuided of paper 001 (section 3.3), with measured rates.
 ///
 /// ```
 /// use dml_scheduler::{Assignment, Calibrated, Computed, Splitter, UnitId};
@@ -74,7 +79,7 @@ impl Prior {
 /// let mut splitter = Splitter::new(Box::new(policy), 2, 128_000, 1)?;
 /// let mut next = |splitter: &mut Splitter, unit| match splitter.assign_at(unit, Duration::ZERO) {
 ///     Assignment::Package(package) => package,
-///     _ => unreachable!("both have work to do"),
+///     _ => unreachable!("both units have work to do"),
 /// };
 /// let samples = [UnitId(0), UnitId(1)].map(|unit| next(&mut splitter, unit));
 /// for (sample, millis) in samples.iter().zip([1, 3]) {
@@ -90,68 +95,68 @@ pub struct Calibrated {
     work: u64,
     local_size: u64,
     units: Vec<Unit>,
-    /// The latest time that a call brought along.
+    /// The latest time that a call passed, from the start of the run.
     now: Duration,
 }
 
 #[derive(Debug, Clone)]
 struct Unit {
     prior: Option<Prior>,
-    /// The prior's rate beside that of the fastest prior, above 0.
+    /// The prior's rate relative to the fastest prior, above 0.
     power: Option<f64>,
     rates: Rates,
     overlaps: bool,
     is_active: bool,
-    /// The packages that the unit has, in the order in which they were handed out.
+    /// The unit's packages in flight, in the order in which they were handed out.
     packages: Vec<InFlight>,
-    /// The items of the package before; `None` before the first.
+    /// The items of the unit's previous package; `None` before the first.
     previous: Option<u64>,
 }
 
-/// A package that a unit has.
+/// A package in flight.
 #[derive(Debug, Clone, Copy)]
 struct InFlight {
     start: u64,
     length: u64,
-    /// Whether it is computed, and its results travel.
+    /// Whether it is computed, with its results in transit.
     has_ended: bool,
 }
 
-/// The divisor k of the package size.
+/// Divisor k of the package size.
 const K: f64 = 2.0;
 
-/// The part of the work that the first packages of all units sample.
+/// Fraction of the work that the first packages of all units sample.
 const SAMPLE: f64 = 1.0 / 64.0;
 
-/// The part of a package that its cost may take.
+/// Maximum cost of a package, as a fraction of its computing time.
 const COST_SHARE: f64 = 0.15;
 
-/// How many times its cost a package takes at least when it may be all that is left for the unit.
+/// Minimum computing time of a package that may be the unit's last, in multiples of its cost.
 const LAST_COSTS: f64 = 2.0;
 
-/// The part of a unit's share of all that is not done that it may have in flight. Whoever has less than its share would be done
-/// before the others are.
+/// Maximum work in flight of a unit, as a fraction of its share of the uncompleted work. A unit with less
+/// than its share would be done before the others.
 const AHEAD: f64 = 0.8;
 
-/// The largest package of a unit where something overlaps, as a part of the unit's share of the work.
+/// Maximum package of a unit whose transfers overlap, as a fraction of the unit's share of the work.
 const PIECE: f64 = 1.0 / 12.0;
 
-/// The least part of a package that its cost takes for handing it out ahead to be worth the risk.
+/// Minimum hidden time for which a package in advance is worth the risk, as a fraction of the computing time.
 const WORTH_HIDING: f64 = 1.0 / 100.0;
 
-/// How many times as long as the package before a package is at most while some unit is unknown.
+/// Maximum size ratio of a package to the unit's previous one, while some unit is unknown or the device has a
+/// latency.
 const GROWTH: u64 = 4;
 
-/// The rates that are told apart, in items per second. Sums and products of them stay numbers.
+/// Lower and upper bound of a rate, in items per second. Within them, sums and products of rates stay finite.
 const RATES: (f64, f64) = (1e-100, 1e100);
 
 impl Calibrated {
-    /// Makes the policy for `work` items, a local work size of `local_size` items and these units, with what is known of
-    /// each.
+    /// Creates the policy for `work` items, a local work size of `local_size` items, and one unit per prior.
     ///
     /// # Errors
-    /// [`NoUnits`](PolicyError::NoUnits) without a unit, [`BadPower`](PolicyError::BadPower) when a rate is not positive and
-    /// finite, [`ZeroLocalSize`](PolicyError::ZeroLocalSize).
+    /// [`NoUnits`](PolicyError::NoUnits) without a unit, [`BadPower`](PolicyError::BadPower) when a rate is
+    /// not positive and finite, [`ZeroLocalSize`](PolicyError::ZeroLocalSize).
     pub fn new(work: u64, local_size: u64, priors: &[Option<Prior>]) -> Result<Self, PolicyError> {
         if priors.is_empty() {
             return Err(PolicyError::NoUnits);
@@ -168,9 +173,9 @@ impl Calibrated {
         Ok(Self { work, local_size: checked_local_size(local_size)?, units, now: Duration::ZERO })
     }
 
-    /// Says for which units something overlaps: results or inputs that travel while another package is computed.
+    /// Sets the units whose inputs or results are in transit while they compute another package.
     ///
-    /// Units that the policy does not have are left out.
+    /// Ignores units that the policy does not have.
     #[must_use]
     pub fn overlapping(mut self, units: impl IntoIterator<Item = UnitId>) -> Self {
         for unit in units {
@@ -181,20 +186,22 @@ impl Calibrated {
         self
     }
 
-    /// Says how many items each unit computes in the time of one, in the order of the units: a GPU has as many threads.
+    /// Sets how many items each unit computes in the time of one, in the order of the units. For a GPU, this
+    /// is the number of its threads.
     #[must_use]
     pub fn filled_by(mut self, fills: &[u64]) -> Self {
         self.units.iter_mut().zip(fills).for_each(|(unit, items)| unit.rates.fill(*items));
         self
     }
 
-    /// The rates by which the work is split, in items per second once a unit is measured: measured ones, and guesses for
-    /// the rest; 0 for retired units.
+    /// Returns the rates by which the work is split: measured for some units, and estimated for the others.
+    ///
+    /// They are in items per second once a unit is measured. A unit that is retired or left out has rate 0.
     #[must_use]
     pub fn rates(&self) -> Vec<f64> {
         let active = || self.units.iter().filter(|unit| unit.is_active);
         let measured = || active().filter_map(|unit| unit.rates.measured());
-        // Every unit has reached this place, and has computed a package before it.
+        // Every measured unit has reached this place, and has computed a package before it.
         let place = measured().map(|(_, last)| last).fold(f64::INFINITY, f64::min);
         let place = measured().map(|(first, _)| first).fold(place, f64::max);
         let done: Vec<Option<(f64, f64)>> = self
@@ -230,7 +237,7 @@ impl Calibrated {
         self.set_active(unit, false);
     }
 
-    /// Lets a unit take part that was left out.
+    /// Adds a unit that was left out.
     pub(super) fn join(&mut self, unit: UnitId) {
         self.set_active(unit, true);
     }
@@ -241,14 +248,15 @@ impl Calibrated {
         }
     }
 
-    /// What a package costs each unit whatever its size, as far as that is known.
+    /// Returns the fixed cost of a package for each unit; zero if unknown.
     #[must_use]
     pub fn costs(&self) -> Vec<Duration> {
         let cost = |unit: &Unit| Duration::try_from_secs_f64(unit.rates.cost()).unwrap_or_default();
         self.units.iter().map(cost).collect()
     }
 
-    /// The items per second of a unit of power 1, by the units that are measured and have a prior; `None` without any.
+    /// Returns the items per second of a unit of power 1, estimated from the measured units that have a
+    /// prior; `None` without any.
     fn scale(&self, done: &[Option<(f64, f64)>]) -> Option<f64> {
         let (mut sum, mut expected) = (0.0, 0.0);
         for (unit, done) in self.units.iter().zip(done) {
@@ -260,13 +268,16 @@ impl Calibrated {
         (sum > 0.0 && expected > 0.0).then(|| (sum / expected).min(RATES.1))
     }
 
-    /// The items of a first package: a sample of the work.
+    /// Returns the items of a unit's first package, a sample of the work.
     fn sample(&self, unit: &Unit) -> u64 {
         portion(self.work, unit.power.unwrap_or(1.0) * SAMPLE / self.units.len() as f64).max(1)
     }
 
-    /// Returns whether the others would be done with all that is left before the unit is done with a package of this length.
-    /// The fastest unit never comes too late: the others have too small a part for it to be left to them.
+    /// Returns whether the busy known units would complete all remaining work before the unit completes a
+    /// package of this length.
+    ///
+    /// The fastest unit never comes too late. The others have small shares, and so they would take the rest
+    /// in far too many packages.
     fn comes_too_late(&self, unit: UnitId, length: u64, remaining: u64, rates: &[f64]) -> bool {
         let busy = || {
             let others = self.units.iter().zip(rates).enumerate();
@@ -274,7 +285,7 @@ impl Calibrated {
                 .filter(|(other, (this, _))| *other != unit.0 && this.is_known() && !this.packages.is_empty())
         };
         let rate: f64 = busy().map(|(_, (_, rate))| rate).sum();
-        // The rates are of a part that all have reached. What is left may be dearer.
+        // The rates cover a stretch that all units have reached. The remaining items may be more expensive.
         let latest: f64 = busy().map(|(_, (other, rate))| other.rates.latest().unwrap_or(*rate)).sum();
         let dearer = if latest > 0.0 { (rate / latest).max(1.0) } else { 1.0 };
         let cost = busy().map(|(_, (other, _))| other.rates.cost()).fold(0.0, f64::max);
@@ -285,7 +296,7 @@ impl Calibrated {
         !is_fastest && rate > 0.0 && own > cost + dearer * items / rate
     }
 
-    /// The package of the only unit that is left.
+    /// Returns the length of the next package of the only active unit.
     fn single(&self, unit: &Unit, rate: f64, remaining: u64) -> u64 {
         if !unit.overlaps {
             return remaining;
@@ -306,7 +317,7 @@ impl Unit {
         Self { prior, power, rates, overlaps: false, is_active: true, packages: Vec::new(), previous: None }
     }
 
-    /// Returns whether the rate is known well enough to build on it.
+    /// Returns whether the unit's rate is measured or trusted.
     fn is_known(&self) -> bool {
         self.rates.is_measured() || self.is_trusted()
     }
@@ -315,31 +326,33 @@ impl Unit {
         self.prior.is_some_and(|prior| prior.trusted)
     }
 
-    /// Takes a package of this many items off those that the unit has, and returns where it starts.
+    /// Removes a package of this many items from those in flight, and returns its start.
     fn take(&mut self, items: u64) -> Option<u64> {
         let place = self.packages.iter().position(|package| package.length == items)?;
         Some(self.packages.remove(place).start)
     }
 
-    /// Returns whether it has a package that it has not computed.
+    /// Returns whether the unit has a package in flight that is not computed.
     fn computes(&self) -> bool {
         self.packages.iter().any(|package| !package.has_ended)
     }
 
-    /// The items of all packages that the unit has.
+    /// Returns the items of all packages in flight.
     fn in_flight(&self) -> u64 {
         self.packages.iter().fold(0, |sum, package| sum.saturating_add(package.length))
     }
 
-    /// The fewest items in whose time the cost of a package is no more than this part. `rate` is the one by which work is
-    /// split: items per second only where the unit is measured.
+    /// Returns the minimum number of items for which the cost is at most this fraction of a package's
+    /// computing time.
+    ///
+    /// `rate` is the one by which work is split. It is in items per second only if the unit is measured.
     fn worth(&self, rate: f64, part: f64) -> u64 {
         let rate = match self.prior {
             _ if self.rates.is_measured() => rate,
             Some(prior) if prior.trusted => prior.rate,
             _ => 0.0,
         };
-        // The cast saturates, and takes NaN for 0.
+        // The cast saturates, and turns NaN into 0.
         (self.rates.cost() * rate / part) as u64
     }
 }
@@ -362,12 +375,14 @@ impl Policy for Calibrated {
         }
         let active = self.units.iter().filter(|unit| unit.is_active);
         let not_done = active.fold(remaining, |sum, unit| sum.saturating_add(unit.in_flight()));
-        // Its part of all that is not done, whoever has the rest of it. Where that takes less than a package costs, it takes no two of them.
+        // The unit's share of all uncompleted work, including other units' packages in flight, less its own
+        // packages. If computing the share takes less time than a package costs, it is not worth two
+        // packages.
         let fair = portion(not_done, share).saturating_sub(this.in_flight()).min(remaining);
         let last = if fair <= this.worth(rate, 1.0) { fair } else { part(1.0) };
         let least = this.worth(rate, COST_SHARE).min(part(0.5));
         let least = least.max(this.worth(rate, 1.0 / LAST_COSTS).min(last));
-        // Where it takes as long for any package, there is little to lose.
+        // With a latency, a longer package risks little: any package takes about the same time.
         let more = if this.rates.latency() > 0.0 { GROWTH } else { 2 };
         let least = this.previous.map_or(least, |previous| least.min(previous.saturating_mul(more)));
         let are_all_known = self.units.iter().all(|unit| unit.is_known() || !unit.is_active);
@@ -381,8 +396,8 @@ impl Policy for Calibrated {
         }
         let hides = this.overlaps && this.rates.ways_part().is_none_or(|part| part >= WORTH_HIDING);
         let hides = hides || length <= this.worth(rate, WORTH_HIDING);
-        // Who waits for results alone does nothing until it has another one. But of whom little is known, the results may show that its packages
-        // are too short.
+        // A unit that only waits for results is idle until it gets another package. If it is not trusted, its
+        // results may still show that its packages are too short.
         let ahead = if this.is_trusted() && !this.computes() { 1.0 } else { AHEAD };
         let room = portion(not_done, share * ahead).saturating_sub(this.in_flight());
         (are_all_known && hides && room > 0 && room >= least).then(|| length.min(room))

@@ -1,4 +1,4 @@
-//! Policies of the application's own, in a run.
+//! Custom policies, implemented by the application.
 
 use super::{Computed, Policy, PolicyError};
 use crate::base::guard::{Quiet, guarded};
@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a policy is made for.
+/// The properties of a run for which a custom policy is built.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct PolicyInput<'a> {
@@ -23,9 +23,10 @@ pub struct PolicyInput<'a> {
 
 type Make = dyn Fn(PolicyInput<'_>) -> Result<Box<dyn Policy>, Box<dyn Error + Send + Sync>> + Send + Sync;
 
-/// A policy of the application's own: a name, and what makes it for each run. [`PolicySpec::custom`](super::PolicySpec::custom) makes one.
+/// A custom policy: its name, and a callback that builds it for each run.
 ///
-/// It serialises as its name. What is read back has the name alone, and makes no policy. Two of one name are equal.
+/// Created by [`PolicySpec::custom`](super::PolicySpec::custom). It serialises as its name. A deserialised
+/// one has only the name, and cannot build a policy. Two with the same name are equal.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct CustomPolicy {
     name: String,
@@ -44,7 +45,7 @@ impl CustomPolicy {
         Self { name, make: Some(Arc::new(make)) }
     }
 
-    /// The name, for reports.
+    /// Returns the name, for reports.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -71,15 +72,15 @@ impl fmt::Debug for CustomPolicy {
     }
 }
 
-/// A foreign policy, which is not asked again after it has panicked.
+/// A custom policy, which is not called again after it has panicked.
 struct Guarded {
     policy: Quiet<Box<dyn Policy>>,
-    /// What it panicked with.
+    /// The message of its panic.
     panicked: Option<String>,
 }
 
 impl Guarded {
-    /// Calls the policy; the default answer if it panics, or did so earlier.
+    /// Calls the policy, and returns its answer, or the default if it panics or has panicked before.
     fn call<R: Default>(&mut self, call: impl FnOnce(&mut dyn Policy) -> R) -> R {
         if self.panicked.is_some() {
             return R::default();

@@ -5,12 +5,14 @@ use crate::base::package::UnitId;
 
 /// A fixed number of equal packages, each handed to an idle unit.
 ///
-/// This policy needs no powers and adapts to irregular work, but costs one launch and one synchronisation per package.
+/// This policy needs no powers and adapts to irregular work, but costs one launch and one synchronisation per
+/// package.
 ///
 /// # Shape and units
-/// Packages are whole work-groups of `local_size` items. There are exactly `N` of them, or one per work-group where
-/// there are fewer work-groups than that. Where `N` does not divide the work-groups, the first packages are one
-/// work-group larger than the others; where the local work size does not divide the work, the last is shorter.
+/// Packages are whole work-groups of `local_size` items. There are exactly `N` of them, or one per work-group
+/// if there are fewer work-groups. If `N` does not divide the work-groups, the first packages are one
+/// work-group larger than the others. If the local work size does not divide the work, the last package is
+/// shorter.
 ///
 /// Work that comes back is handed out in packages no larger than the first one, in addition to the `N`.
 ///
@@ -54,7 +56,7 @@ pub(super) const fn checked_packages(packages: u64) -> Result<u64, PolicyError> 
 mod tests {
     use super::*;
 
-    /// What the policy hands out when it is asked until the work is gone.
+    /// Returns the lengths of all packages for a work.
     fn lengths(packages: u64, work: u64, local_size: u64) -> Vec<u64> {
         let mut policy = Dynamic::new(packages, work, local_size).unwrap();
         let mut remaining = work;

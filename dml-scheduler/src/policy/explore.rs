@@ -1,53 +1,62 @@
-//! Units of which little is known: they get real packages that are short enough to cost little if they turn out to be slow.
+//! Exploration of units with unknown speed: they get real packages, short enough to cost little if a unit is
+//! slow.
 //!
 //! ```text
-//!   first unit   ▏sample▏longer sample▏ ── the rest is short ──▶ all of it
+//!   first unit   ▏sample▏longer sample▏ ── the rest is short ──▶ all remaining items
 //!                                     └── the rest is long ────▶ packages ........................
-//!   explorer                                 called up ▏a part of the rest▏ as fast as it has shown to be ...
+//!   explorer                                 called up ▏first package▏ packages at the measured rate ...
 //! ```
-//! 1. If no unit is measured, the one begins that costs least to set going. Its samples bound the time of the rest from above and below.
-//!    A sample may be a single thread's. One that is still under way bounds the rest from below.
-//! 2. An explorer is called up if the rest takes longer than the explorer needs to begin, and less with it, were it as fast as its data moves.
-//! 3. Its first package would take the others as long as the run so far, and is one [`CAUTION`]th of the rest at most. Of a
-//!    GPU it is as many items as that computes in the time of one.
-//! 4. Until it is measured, no package of another unit takes longer than the run so far, or than the explorer at its best takes for the rest.
-//! 5. An explorer on the cores of the others takes turns with them when they are measured: it computes a short package, then a longer one,
-//!    while they pause. The faster one goes on.
-//! 6. A unit that does less than [`LEAST_SHARE`] of what all do is left out: it can shorten the run by no more, and may lengthen it at
-//!    the end.
+//! 1. If no unit is measured, the unit that is cheapest to start begins. Its samples give an upper and a
+//!    lower bound of the time for the rest. A sample may have run on a single thread. A sample in flight
+//!    gives a lower bound.
+//! 2. An explorer is called up if the rest takes longer than the explorer's setup, and if the explorer could
+//!    shorten it. The estimate assumes that the explorer computes as fast as its data moves.
+//! 3. The explorer's first package would take the other units as long as the run so far, and has at most
+//!    1/[`CAUTION`] of the rest. A GPU gets at least as many items as it computes in the time of one.
+//! 4. Until the explorer is measured, the packages of other units are limited. None takes longer than the run
+//!    so far, or than the explorer's best time for the rest.
+//! 5. An explorer on the cores of other, measured units takes turns with them. It computes a short package,
+//!    then a longer one, while they pause. The faster side continues.
+//! 6. A unit with less than [`LEAST_SHARE`] of the total rate is left out. It cannot shorten the run by more
+//!    than this share, and may be a straggler at the end.
 
 use super::{Calibrated, Computed, Policy};
 use crate::base::package::{Package, UnitId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The part of the rest that an explorer is handed at most before it is measured: one that is so many times as slow as the others together
-/// holds nobody up. (`cargo xtask policies`, table of 1 to 4 devices)
+/// Divisor of the rest that limits an explorer's package before it is measured. An explorer that is slower by
+/// this factor than the others together does not delay the run. (`cargo xtask policies`, table of 1 to 4
+/// devices)
 pub(crate) const CAUTION: u64 = 8;
-/// The seconds that calling a unit up costs the others, and after which all threads of the first unit have woken.
+/// Cost of calling up a unit, to the other units, in seconds. After the same time all threads of the first
+/// unit are awake.
 pub(crate) const CALLING_SECONDS: f64 = 50e-6;
-/// The seconds of a sample that may be its launch.
+/// Maximum launch time within a sample, in seconds.
 const LAUNCH_SECONDS: f64 = 20e-6;
-/// The most times as long as the sample before a sample is, and the part of the rest that the first sample of a unit is whose launches cost
-/// the same whatever their size.
+/// Maximum size ratio of a sample to the previous one. Also the divisor of the rest that gives the first
+/// sample of a unit whose launches take equally long whatever their size.
 const GROWTH: u64 = 16;
-/// A unit with less than this part of what all do is left out, and an explorer that could save no more of the rest is not called up.
+/// Minimum share of the total rate that keeps a unit in the run. Also the minimum fraction of the rest that
+/// an explorer must be able to save to be called up.
 const LEAST_SHARE: f64 = 0.1;
-/// After so many packages a unit is measured that may be left out, or that takes turns: the first one pays for a cold start.
+/// Number of packages after which a unit that takes turns or may be left out is measured. The first package
+/// pays for a cold start.
 const MEASURED: u64 = 2;
 
-/// A unit of which little is known.
+/// A unit with unknown speed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Explorer {
     pub(crate) unit: UnitId,
-    /// The seconds that it takes at least to begin, and for each item.
+    /// The minimum time to begin, in seconds.
     pub(crate) setup: f64,
+    /// The minimum time per item, in seconds.
     pub(crate) per_item: f64,
-    /// How many items it computes in the time of one.
+    /// The number of items that it computes in the time of one.
     pub(crate) fills: u64,
-    /// The units on whose cores it computes, with which it takes turns.
+    /// The units whose cores it shares, and with which it takes turns.
     pub(crate) turns_with: Vec<UnitId>,
-    /// Whether it is called up though it cannot shorten this run: others may be longer.
+    /// Whether it is called up although it cannot shorten this run, because later runs may be longer.
     pub(crate) is_for_later: bool,
     /// The unit of the same model that is measured first, if there is one.
     pub(crate) twin: Option<UnitId>,
@@ -58,52 +67,56 @@ impl Explorer {
         !self.turns_with.is_empty()
     }
 
-    /// Whether those with which it takes turns have computed enough to be compared: a first package is little else than a cold start.
+    /// Returns whether the units that it takes turns with have computed enough for a comparison. A first
+    /// package is mostly a cold start.
     fn can_compare(&self, units: &[Seen]) -> bool {
         self.turns_with.iter().all(|other| units[other.0].packages >= MEASURED)
     }
 
-    /// The seconds that the rest takes with this unit at its best, beside others that take `rest`.
+    /// Returns the seconds for the rest with this unit at its best, beside others that take `rest` seconds
+    /// without it.
     fn best(&self, items: f64, rest: f64) -> f64 {
         let (own, others) = (1.0 / self.per_item.max(f64::MIN_POSITIVE), items / rest);
         if self.takes_turns() {
             return self.setup + items * self.per_item;
         }
-        // It does nothing before it has begun.
+        // It computes nothing during its setup.
         (items + self.setup * own.min(1e300)) / (own.min(1e300) + others)
     }
 
-    /// Whether calling it up is worth its while if the others take `rest` seconds for these items.
+    /// Returns whether calling it up pays off if the others take `rest` seconds for these items.
     pub(crate) fn could_help(&self, items: f64, rest: f64) -> bool {
         self.setup < rest && self.best(items, rest) < rest * (1.0 - LEAST_SHARE) - CALLING_SECONDS
     }
 }
 
-/// The unit that begins if nothing is known of any.
+/// The unit that begins if no unit is known.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct First {
     pub(crate) unit: UnitId,
-    /// How many items its threads compute side by side; `None` if a launch takes as long whatever its size.
+    /// The number of items that its threads compute in parallel; `None` if launches take equally long
+    /// whatever their size.
     pub(crate) fills: Option<u64>,
 }
 
 /// How a run begins.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Begins {
-    /// With samples of one unit, because nothing is known of any.
+    /// With samples of one unit, because no unit is known.
     Sampled(First),
-    /// With those that are known, which take so many seconds.
+    /// With the known units, which take this many seconds.
     Known(f64),
 }
 
-/// Calibrated, with units of which little is known.
+/// [`Calibrated`], with exploration of units with unknown speed.
 #[derive(Debug, Clone)]
 pub(crate) struct Exploring {
     inner: Calibrated,
     local_size: u64,
     stage: Stage,
-    /// Those that are called up, and those that are not.
+    /// The explorers that are called up.
     explorers: Vec<Explorer>,
+    /// The explorers that are not called up yet.
     waiting: Vec<Explorer>,
     units: Vec<Seen>,
     called: Vec<UnitId>,
@@ -115,31 +128,33 @@ pub(crate) struct Exploring {
 enum Stage {
     /// The first unit computes samples.
     Sampling(First, Samples),
-    /// Those that take part compute packages.
+    /// The units that take part compute packages.
     Running,
 }
 
 /// The samples of the first unit.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Samples {
-    /// The items of the one under way, and when it was handed out.
+    /// The items of the sample in flight, and when it was handed out.
     under_way: Option<(u64, Duration)>,
-    /// The items and seconds of the last one that has ended.
+    /// The items and seconds of the last computed sample.
     last: Option<(u64, f64)>,
-    /// The seconds of all that have ended.
+    /// The total seconds of all computed samples.
     seconds: f64,
 }
 
-/// What was seen of a unit.
+/// The observations of a unit.
 #[derive(Debug, Clone, Default)]
 struct Seen {
-    /// The packages that it has not computed, and those whose results travel.
+    /// The number of packages in flight that are not computed.
     computing: u64,
+    /// The number of computed packages whose results are in transit.
     travelling: u64,
-    /// Those that it has computed, and those of them whose results have arrived.
+    /// The number of computed packages.
     packages: u64,
+    /// The number of computed packages whose results have arrived.
     arrived: u64,
-    /// Items per second of its best package.
+    /// The items per second of the fastest package.
     rate: f64,
     is_dropped: bool,
     /// Whether it waits for its turn.
@@ -147,7 +162,7 @@ struct Seen {
 }
 
 impl Exploring {
-    /// Makes the policy for `work` items.
+    /// Creates the policy for `work` items.
     pub(crate) fn new(
         inner: Calibrated,
         (work, local_size): (u64, u64),
@@ -174,11 +189,12 @@ impl Exploring {
         this
     }
 
-    /// Calls up the explorers that could shorten a rest of so many seconds. The others wait: the rest may take longer than it seems.
+    /// Calls up the explorers that could shorten a rest of `rest` seconds. The others wait, because the rest
+    /// may take longer than estimated.
     fn call_those_that_help(&mut self, rest: f64) {
         self.stage = Stage::Running;
         let items = self.remaining as f64;
-        // Cores are given to one explorer at a time.
+        // Only one explorer at a time takes turns on the cores.
         let mut has_turns = self.explorers.iter().any(Explorer::takes_turns);
         let units = &self.units;
         let helps = |explorer: &mut Explorer| {
@@ -200,42 +216,46 @@ impl Exploring {
         self.explorers.iter().find(|explorer| explorer.unit == unit)
     }
 
-    /// Whether an explorer has not shown how fast it is: by what it has computed if the others wait for that, or else by what has arrived.
+    /// Returns whether an explorer is not measured yet.
+    ///
+    /// If it takes turns, its computed packages decide, because the other units wait for them. Otherwise, its
+    /// arrived results decide.
     fn is_open(&self, explorer: &Explorer) -> bool {
         let Seen { packages, arrived, is_dropped, .. } = self.units[explorer.unit.0];
         !is_dropped && if explorer.takes_turns() { packages < MEASURED } else { arrived == 0 }
     }
 
-    /// The package of an explorer that is not measured.
+    /// Returns the length of the next package of an unmeasured explorer; `None` while it has to wait.
     fn explores(&self, explorer: &Explorer, remaining: u64) -> Option<u64> {
         let seen = &self.units[explorer.unit.0];
         if seen.computing > 0 {
             return None;
         }
         let is_turn = explorer.turns_with.iter().all(|other| self.units[other.0].computing == 0);
-        // As long as the run so far, were it as fast as the others.
+        // The measured units together would take as long for it as the run so far.
         let rate = self.inner.rates().into_iter().enumerate();
         let rate: f64 = rate.filter(|(unit, _)| self.is_measured(*unit)).map(|(_, rate)| rate).sum();
         let length = (rate * self.now.as_secs_f64().max(CALLING_SECONDS)) as u64; // The cast saturates.
-        // Fewer than it computes side by side take as long.
+        // A package that does not fill the device takes equally long.
         let length = length.min(remaining / CAUTION).max(explorer.fills.min(remaining));
         is_turn.then_some(length.max(1))
     }
 
-    /// In how many seconds explorers that are not measured could have done the rest with the others, at their best; `None` if all are.
+    /// Returns the least seconds in which an unmeasured explorer at its best could complete the rest with the
+    /// others; `None` if all explorers are measured.
     fn soonest(&self, remaining: u64, rate: f64) -> Option<f64> {
         let items = remaining as f64;
         let open = self.explorers.iter().filter(|explorer| self.is_open(explorer));
         open.map(|explorer| explorer.best(items, items / rate)).min_by(f64::total_cmp)
     }
 
-    /// Whether a unit has shown how fast it is, or that was known before.
+    /// Returns whether a unit's speed is measured, or was known before the run.
     fn is_measured(&self, unit: usize) -> bool {
         let is_explorer = self.explorers.iter().any(|explorer| explorer.unit.0 == unit);
         self.units[unit].arrived > 0 || (!is_explorer && self.stage == Stage::Running)
     }
 
-    /// Whether a unit pauses for an explorer that takes turns with it.
+    /// Returns whether a unit pauses for an explorer that takes turns with it.
     fn pauses(&self, unit: UnitId) -> bool {
         let begins = |seen: &Seen| seen.packages > 0 || seen.computing > 0 || seen.is_waiting;
         self.explorers.iter().any(|explorer| {
@@ -245,11 +265,12 @@ impl Exploring {
         })
     }
 
-    /// The next sample of the first unit: a work-group, and then more.
+    /// Returns the length of the first unit's next sample. Samples begin with one work-group and grow, or
+    /// with a fixed fraction of the rest if launches take equally long whatever their size.
     fn sample(&self, first: &First, last: Option<(u64, f64)>, remaining: u64) -> u64 {
         match (last, first.fills) {
             (None, Some(_)) => self.local_size,
-            // Few work-groups are one launch.
+            // Few work-groups are computed in one launch.
             (None, None) if remaining / GROWTH < self.local_size => remaining,
             (None, None) => remaining / GROWTH,
             (Some((items, seconds)), _) => {
@@ -259,8 +280,11 @@ impl Exploring {
         }
     }
 
-    /// How many seconds the rest takes the first unit at the least, by a sample that took so long or longer. Of a processor, one of few
-    /// items may be one thread's or all threads' (the mean counts), and one of many be little else than that all wake.
+    /// Returns a lower bound of the seconds that the first unit needs for the rest, from a sample that took
+    /// at least `seconds`.
+    ///
+    /// On a processor, a sample of few items may have run on one thread or on all threads: the geometric mean
+    /// of both speedups counts. A sample of many items may be mostly the wake-up of the threads.
     fn least(&self, first: &First, samples: &Samples, items: u64, seconds: f64) -> f64 {
         let threads = match first.fills {
             None => 1.0,
@@ -279,12 +303,12 @@ impl Exploring {
             .any(|explorer| explorer.could_help(remaining, rest) && explorer.can_compare(&self.units))
     }
 
-    /// Decides by a sample whether others are called up, or another sample is needed.
+    /// Decides from a sample whether to call up explorers or to take another sample.
     fn sampled(&mut self, first: First, samples: Samples, items: u64, seconds: f64) {
         let least = self.least(&first, &samples, items, seconds);
         let (remaining, most) = (self.remaining as f64, self.remaining as f64 * seconds / items as f64);
         if !self.waiting.iter().any(|explorer| explorer.could_help(remaining, most)) {
-            // None could be in time, even if the rest took as long as the sample says.
+            // No explorer could help, even if the rest took as long as the sample's upper bound.
             self.call_those_that_help(0.0);
         } else if self.could_any_help(least) || first.fills.is_none() {
             self.call_those_that_help(least);
@@ -295,8 +319,8 @@ impl Exploring {
         }
     }
 
-    /// Calls up those that could help by what is known now: in the time that the others need by their rates, or even if the sample under way
-    /// ended now.
+    /// Calls up the explorers that could help, by the current estimate of the rest. The estimate is that of
+    /// the rates, or while sampling a lower bound as if the sample in flight ended now.
     fn look(&mut self, now: Duration) {
         let rest = match &self.stage {
             _ if self.waiting.is_empty() => return,
@@ -317,7 +341,7 @@ impl Exploring {
         self.inner.retire(unit);
     }
 
-    /// Leaves units out that cannot help, once an explorer is measured.
+    /// Leaves out units that cannot help, once an explorer is measured.
     fn compare(&mut self, measured: UnitId) {
         let Some(explorer) = self.explorer(measured).cloned() else { return };
         if self.is_open(&explorer) {
@@ -331,7 +355,7 @@ impl Exploring {
                 explorer.turns_with.iter().for_each(|unit| self.drop_unit(*unit));
             }
         }
-        // Of the same part of the work: items of another may cost many times as much.
+        // The rates cover the same stretch of the work: items elsewhere may cost many times as much.
         let rates = self.inner.rates();
         let all: f64 = rates.iter().sum();
         for unit in (0..rates.len()).map(UnitId) {
@@ -372,7 +396,7 @@ impl Policy for Exploring {
             return is_its_turn.then(|| self.sample(first, samples.last, remaining));
         }
         if let Some(explorer) = self.explorer(unit).filter(|explorer| self.is_open(explorer)) {
-            // A twin that is measured tells as much.
+            // A measured twin makes the exploration unnecessary.
             let twin = explorer.twin.map(|twin| &self.units[twin.0]);
             if twin.is_none_or(|twin| twin.arrived == 0) {
                 let length = self.explores(explorer, remaining);
@@ -451,7 +475,7 @@ impl Policy for Exploring {
         self.inner.retire(unit);
         self.waiting.retain(|explorer| explorer.unit != unit);
         if matches!(&self.stage, Stage::Sampling(first, _) if first.unit == unit) {
-            // The others have to do it.
+            // The other units must compute the rest.
             self.call_those_that_help(f64::INFINITY);
         }
     }
@@ -467,7 +491,7 @@ impl Policy for Exploring {
 
     fn call_up(&mut self, now: Duration) -> Vec<UnitId> {
         self.look(now);
-        // Nobody is to begin for nothing.
+        // No unit begins if nothing is left.
         if self.remaining == 0 { Vec::new() } else { std::mem::take(&mut self.called) }
     }
 }

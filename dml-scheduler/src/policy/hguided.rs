@@ -4,14 +4,15 @@ use super::powers::{Powers, portion};
 use super::{Policy, PolicyError};
 use crate::base::package::UnitId;
 
-/// Packages handed out on demand, which shrink with the work left and are in proportion to each unit's power.
+/// Packages handed out on demand, which shrink with the remaining work, in proportion to each unit's power.
 ///
-/// This policy needs far fewer packages than [`Dynamic`](super::Dynamic) for the same balance. The large packages at
-/// the start cost few launches; the small ones at the end let all units finish together.
+/// This policy needs far fewer packages than [`Dynamic`](super::Dynamic) for the same balance. The large
+/// packages at the start cost few launches; the small ones at the end let all units finish together.
 ///
 /// # Shape and units
-/// With `G` items left, unit i gets `floor(G * P_i / (k * n * sum(P)))` items, but at least its minimum. `n` and
-/// `sum(P)` count the units that are not retired. As long as no work comes back, a unit's packages never grow.
+/// With `G` items left, unit i gets `floor(G * P_i / (k * n * sum(P)))` items, but at least its minimum. `n`
+/// and `sum(P)` count the units that are not retired. A unit's packages never grow unless work comes back or
+/// a unit retires.
 ///
 /// # Source
 /// Paper 001 (section 3.3); 000 (section 4.3).
@@ -26,27 +27,28 @@ pub struct HGuided {
 }
 
 impl HGuided {
-    /// The divisor that the papers found best; the papers also use 3.
+    /// The best divisor in the papers' experiments; the papers also use 3.
     pub const DEFAULT_K: f64 = 2.0;
 
-    /// Makes the policy for these relative powers, one per unit, with the same smallest package (in items) for every
-    /// unit.
+    /// Creates the policy for these relative powers, one per unit, with the same minimum package, in items,
+    /// for every unit.
     ///
     /// A larger `k` starts with smaller packages and makes more of them.
     ///
     /// # Errors
-    /// [`NoUnits`](PolicyError::NoUnits) without a power, [`BadPower`](PolicyError::BadPower) when a power is not
-    /// positive and finite, [`BadDivisor`](PolicyError::BadDivisor) when `k` is not a finite number of at least 1.
+    /// [`NoUnits`](PolicyError::NoUnits) without a power, [`BadPower`](PolicyError::BadPower) when a power is
+    /// not positive and finite, [`BadDivisor`](PolicyError::BadDivisor) when `k` is not a finite number of at
+    /// least 1.
     pub fn new(powers: &[f64], k: f64, minimum: u64) -> Result<Self, PolicyError> {
         Self::with_minimums(powers, k, &vec![minimum; powers.len()])
     }
 
-    /// Makes the policy as [`new`](Self::new) does, with a smallest package (in items) for each unit: usually larger
-    /// for faster units.
+    /// Creates the policy like [`new`](Self::new), with a minimum package, in items, for each unit. It is
+    /// usually larger for faster units.
     ///
     /// # Errors
-    /// Those of [`new`](Self::new), and [`MinimumCount`](PolicyError::MinimumCount) when there are not as many minimums
-    /// as powers.
+    /// The errors of [`new`](Self::new), and [`MinimumCount`](PolicyError::MinimumCount) when the numbers of
+    /// minimums and powers differ.
     pub fn with_minimums(powers: &[f64], k: f64, minimums: &[u64]) -> Result<Self, PolicyError> {
         let powers = Powers::new(powers)?;
         let k = checked_divisor(k)?;
@@ -92,7 +94,7 @@ mod tests {
         assert_eq!(policy.next(UnitId(0), 1000), Some(166)); // 1000 / 6 = 166.7
         assert_eq!(policy.next(UnitId(1), 834), Some(69)); // 834 / 12 = 69.5
         assert_eq!(policy.next(UnitId(0), 765), Some(127)); // 765 / 6 = 127.5
-        assert_eq!(policy.next(UnitId(0), 600), Some(100)); // whole numbers stay whole
+        assert_eq!(policy.next(UnitId(0), 600), Some(100)); // 600 / 6 is exact
 
         let mut policy = HGuided::new(&[0.35, 1.0, 0.2], 3.0, 1).unwrap(); // 3 * 3 * 1.55 = 13.95
         assert_eq!(policy.next(UnitId(0), 70_300_000), Some(1_763_799)); // 24605000 / 13.95 = 1763799.28

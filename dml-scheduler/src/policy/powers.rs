@@ -20,23 +20,23 @@ impl Powers {
         }
     }
 
-    /// The number of units.
+    /// Returns the number of units.
     pub(super) const fn units(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns `P_i / sum(P)` for each of `units`, where the sum covers only these units. A unit without a power has no
-    /// share.
+    /// Returns `P_i / sum(P)` for each of `units`, where the sum covers only these units. A unit without a
+    /// power has share 0.
     pub(super) fn shares(&self, units: &[UnitId]) -> Vec<f64> {
         let powers: Vec<f64> = units.iter().map(|unit| self.0.get(unit.0).copied().unwrap_or(0.0)).collect();
         shares(&powers)
     }
 }
 
-/// Returns `P_i / sum(P)` for powers that are finite and not negative; no share for all where there is none above 0.
+/// Returns `P_i / sum(P)` for finite, non-negative powers; 0 for all if no power is above 0.
 pub(super) fn shares(powers: &[f64]) -> Vec<f64> {
-    // The powers are first scaled to the fastest of these units. So the sum cannot overflow, and the shares do not
-    // vanish beside a much faster unit that is retired.
+    // Scaling to the fastest of these units keeps the sum from overflowing. It also keeps the shares from
+    // vanishing beside a much faster unit that is retired.
     let fastest = powers.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
     let scaled: Vec<f64> = powers.iter().map(|power| power / fastest).collect();
     let sum: f64 = scaled.iter().sum();
@@ -45,9 +45,10 @@ pub(super) fn shares(powers: &[f64]) -> Vec<f64> {
 
 /// Returns `floor(items * ratio)` for a ratio in 0..=1, without converting `items` to a float.
 ///
-/// The product is exact for any `items`. The ratio is not: it comes from decimals such as 0.1 that binary cannot hold,
-/// and 1100 * (1 / 1.1) must be 1000, not 999. Such errors reach one part in 2^44, and less than a thousandth of an
-/// item. A product that lies closer than that below a whole number counts as that number.
+/// The product is exact for any `items`. The ratio is not: it comes from decimals such as 0.1 that have no
+/// exact binary form, and 1100 * (1 / 1.1) must be 1000, not 999. Such errors reach one part in 2^44, and
+/// less than a thousandth of an item. A product that is closer than that below a whole number is rounded up
+/// to it.
 pub(super) fn portion(items: u64, ratio: f64) -> u64 {
     if ratio.is_nan() || ratio <= 0.0 {
         return 0;
@@ -134,7 +135,8 @@ mod tests {
             prop_assert!(portion(items, ratio) <= items);
         }
 
-        // A product that is a thousandth below a whole number counts as that number, so wholes of about a thousand are too many.
+        // A product within a thousandth below a whole number is rounded up, so denominators must stay below
+        // about 1000.
         #[test]
         fn portions_of_rationals_are_the_floor(items in 0..1u64 << 40, part in 1..800u64, whole in 1..800u64) {
             prop_assume!(part <= whole);

@@ -1,100 +1,105 @@
-//! What the calibrated policy learns of one unit: how many items per second it computes, and what a package costs it
-//! whatever its size.
+//! Estimates of one unit's speed, for the calibrated policy: its rate in items per second, and the fixed cost
+//! of a package.
 //!
 //! ```text
-//!     handed      begun          ended    done        handed while the device is busy with another package:
-//!       |  handing  |   device     |  back  |           no handing is seen, and the package teaches no cost
-//!       +-----------+--------------+--------+
-//!                    depends on what the items cost
+//!     handed       begun          ended      done      handed while the device computes another package:
+//!       |  inbound   |   device     | outbound |         the inbound time is not measurable,
+//!       +------------+--------------+----------+         and the package yields no cost estimate
+//!                     depends on what the items cost
 //! ```
-//! The cost per package is learned from the ways to the device and back. A line through the times of two whole packages would do
-//! for even work, but where a package has ten times dearer items than the other, it errs by more than the cost.
+//! The cost per package is estimated from the transfer times: inbound, with the launch, and outbound. A line
+//! through the total times of two packages would do for regular work. If the items of one package are ten
+//! times as expensive, such a line errs by more than the cost.
 //!
-//! The latency of a device that computes many items side by side is a cost, too: what a package of fewer takes.
+//! The latency of a device that computes many items in parallel is a cost, too. It is the time of a package
+//! with too few items to fill the device.
 
 use super::Computed;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The number of packages that are remembered.
+/// Number of recent packages kept as samples.
 const SAMPLES: usize = 64;
 
-/// The number of estimates whose median counts.
+/// Number of recent estimates over which a median is taken.
 const ESTIMATES: usize = 15;
 
-/// How many estimates a cost counts for that is known before the run: the first ways of a run say little. (`cargo xtask policies`, table of 1 to 4
-/// devices: with one, those that learned share less)
+/// Weight of a cost that is known before the run, in estimates. The first transfer times of a run say little.
+/// (`cargo xtask policies`, table of 1 to 4 devices: with a weight of 1, the learned runs share less)
 const KNOWN_COSTS: usize = 3;
 
-/// How many times the items of one of two packages the other has at least, for both to tell a cost from a speed.
+/// Minimum size ratio of two packages from which the cost per package and the time per item are told apart.
 const LEVER: f64 = 1.5;
 
-/// The least part of a package's time that counts as computing where the rest is latency. Nobody knows how much more the device would
-/// have computed in it.
+/// Minimum fraction of a package's time that counts as computing if the rest is latency. How much more the
+/// device could have computed meanwhile is unknown.
 const LEAST_LATENT: f64 = 0.25;
 
-/// Over which part of the items so far a package's weight falls to 1/e.
+/// Distance over which a package's weight falls to 1/e, as a multiple of the items so far.
 const WINDOW: f64 = 2.0;
 
-/// The least part of a package's time that counts as computing, however high the cost is estimated.
+/// Minimum fraction of a package's time that counts as computing, however high the estimated cost.
 const LEAST_NET: f64 = 0.05;
 
-/// The packages of one unit, and what follows from them.
+/// The recent packages of one unit, and the estimates from them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Rates {
     samples: VecDeque<Sample>,
     /// Estimates of the cost per package in seconds, the latest last.
     costs: VecDeque<f64>,
-    /// Estimates of the seconds that an item travels.
+    /// Estimates of the transfer time per item, in seconds.
     travels: VecDeque<f64>,
-    /// The ways to the device and back of packages, as parts of the time in which it computed them.
+    /// Transfer times of packages, as fractions of their computing times.
     ways_parts: VecDeque<f64>,
-    /// The seconds per item of the way to the device, where it was seen last.
+    /// The last measured inbound time per item, in seconds.
     inward: f64,
-    /// The seconds that the device took for a package of fewer items than it computes side by side; 0 without one.
+    /// The shortest computing time of a package that did not fill the device, in seconds; 0 without such a
+    /// package.
     latency: f64,
-    /// How many items it computes in the time of one.
+    /// The number of items that the device computes in the time of one.
     fills: f64,
-    /// When the device had computed the package that ended last.
+    /// The latest time at which the device had computed a package.
     last_ended: Duration,
-    /// When the latest package was done.
+    /// The latest time at which a package was done.
     last_done: Duration,
 }
 
-/// One package.
+/// The measurements of one package.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
-    /// The place of its first item in the work.
+    /// The index of its first item.
     start: f64,
     items: f64,
-    /// The seconds in which the unit had nothing older to do.
+    /// The part of its time after the previous completion, in seconds.
     seconds: f64,
-    /// The seconds that the ways to the device and back took, where they were seen.
+    /// The transfer time, inbound and outbound, in seconds; `None` if the inbound time was not measurable.
     ways: Option<f64>,
-    /// The seconds in which the device computed it, and nothing older.
+    /// The part of its computing time after the end of the previous package, in seconds.
     computing: f64,
 }
 
 impl Rates {
-    /// Starts with a cost per package that was known before the run.
+    /// Starts with a cost per package, in seconds, that is known before the run.
     pub(super) fn with_cost(seconds: f64) -> Self {
         Self { costs: [seconds; KNOWN_COSTS].into(), ..Self::default() }
     }
 
-    /// Says how many items the device computes in the time of one: a package of fewer shows its latency.
+    /// Sets how many items the device computes in the time of one. A package with no more items shows the
+    /// latency.
     pub(super) const fn fill(&mut self, items: u64) {
         self.fills = items as f64;
     }
 
-    /// Returns whether there is a rate.
+    /// Returns whether a package was measured.
     pub(super) fn is_measured(&self) -> bool {
         !self.samples.is_empty()
     }
 
-    /// Learns from a package that begins at item `start`. One that took no time, or whose clock went back, says nothing.
+    /// Learns from a package that begins at item `start`. Ignores a package that took no time, or whose clock
+    /// went back.
     ///
-    /// Only the time since the package before was done counts. So the bottleneck is measured, be it the device or the way
-    /// to it, and what other packages hide is not.
+    /// Only the time since the previous completion counts. So the bottleneck is measured, be it the device or
+    /// the link; time hidden behind other packages is not.
     pub(super) fn learn(&mut self, start: u64, computed: &Computed) {
         let Computed { items, handed, begun, ended, done, .. } = *computed;
         let seconds = done.saturating_sub(handed.max(self.last_done)).as_secs_f64();
@@ -120,8 +125,9 @@ impl Rates {
         self.latency = short.map(|sample| sample.computing).reduce(f64::min).unwrap_or(0.0);
     }
 
-    /// Learns what a package costs and how long an item travels: by its ways and those of an earlier package of another size.
-    /// Where there is none, all of the ways counts as cost.
+    /// Estimates the cost per package and the transfer time per item. It compares the transfer times of this
+    /// package and of an earlier one with another size. Without such a package, the whole transfer time
+    /// counts as cost.
     fn learn_ways(&mut self, sample: &Sample) {
         let Some(ways) = sample.ways else { return };
         let is_lever = |items: f64| items.max(sample.items) >= LEVER * items.min(sample.items);
@@ -137,46 +143,51 @@ impl Rates {
         }
     }
 
-    /// The seconds that a package costs whatever its size; 0 where nothing is known.
+    /// Returns the fixed cost of a package, in seconds; 0 if unknown.
     pub(super) fn cost(&self) -> f64 {
         median(&self.costs).max(self.latency())
     }
 
-    /// The seconds that the device takes for any package, however small; 0 where nothing says so.
+    /// Returns the device's time for any package, however small, in seconds; 0 if unknown.
     pub(super) fn latency(&self) -> f64 {
         self.latency
     }
 
-    /// The time of the ways to the device and back, over the time in which it computes, lately. So much is lost where it has
-    /// one package at a time. `None` where nothing was measured.
+    /// Returns the recent transfer time, as a fraction of the computing time; `None` before the first
+    /// measurement.
+    ///
+    /// A unit with one package at a time loses this fraction.
     pub(super) fn ways_part(&self) -> Option<f64> {
         (!self.ways_parts.is_empty()).then(|| median(&self.ways_parts))
     }
 
-    /// The items per second of the last package.
+    /// Returns the items per second of the last package.
     pub(super) fn latest(&self) -> Option<f64> {
         self.samples.back().map(|sample| sample.items / sample.seconds)
     }
 
-    /// The places where the first and the last measured package end; `None` where nothing was measured.
+    /// Returns the lowest and the highest place in the work where a measured package ends; `None` without
+    /// one.
     pub(super) fn measured(&self) -> Option<(f64, f64)> {
         let ends = || self.samples.iter().map(|sample| sample.start + sample.items);
         Some((ends().reduce(f64::min)?, ends().reduce(f64::max)?))
     }
 
-    /// The items before a place of the work, and the seconds that they took, net of what their packages cost. The further
-    /// from the place, the less they weigh. Both are above 0 where a measured package ends at the place or before.
+    /// Returns the measured items before a place in the work, and their seconds, net of the cost per package.
+    ///
+    /// The weight of an item falls with its distance from the place. Both values are above 0 if a measured
+    /// package ends at or before the place.
     pub(super) fn before(&self, place: f64) -> (f64, f64) {
         let (travel, latency) = (median(&self.travels), self.latency());
         let (mut items, mut seconds) = (0.0, 0.0);
         for sample in &self.samples {
-            // Beyond 2^53 items, a package can end where it starts, to a float.
+            // Beyond 2^53 items, a package's start and end can round to the same float.
             let is_before = sample.start + sample.items <= place;
             let part = if is_before { 1.0 } else { (place - sample.start) / sample.items };
             if part > 0.0 {
                 let age = (place - sample.start - sample.items * part / 2.0).max(0.0) / (WINDOW * place);
                 let weight = part * (-age).exp();
-                // Setting a device going is a cost too, of its first package.
+                // The start-up of the device is a cost of its first package.
                 let cost = sample.ways.map_or(0.0, |ways| (ways - travel * sample.items).max(0.0));
                 items += weight * sample.items;
                 let least = if latency > 0.0 { LEAST_LATENT } else { LEAST_NET };
@@ -187,14 +198,14 @@ impl Rates {
     }
 }
 
-/// The middle one of some estimates; 0 where there are none.
+/// Returns the median of some estimates; 0 without any.
 fn median(estimates: &VecDeque<f64>) -> f64 {
     let mut sorted: Vec<f64> = estimates.iter().copied().collect();
     sorted.sort_unstable_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Appends to a queue that keeps the latest.
+/// Appends a value to a queue that keeps the latest `most`.
 fn push<T>(queue: &mut VecDeque<T>, value: T, most: usize) {
     if queue.len() == most {
         queue.pop_front();
@@ -207,7 +218,7 @@ mod tests {
     use super::*;
     use crate::base::package::{Package, UnitId};
 
-    /// A package of `items` items at `start`, handed out at `handed` and so on, in microseconds.
+    /// Learns from a package of `items` items at `start`; the times are in microseconds.
     fn learn(rates: &mut Rates, start: u64, items: u64, [handed, begun, ended, done]: [u64; 4]) {
         let package = Package::new(start..start + items, UnitId(0), 0);
         let [handed, begun, ended, done] = [handed, begun, ended, done].map(Duration::from_micros);
@@ -223,41 +234,43 @@ mod tests {
         let mut rates = Rates::default();
         learn(&mut rates, 0, 100, [0, 50, 1050, 1060]);
         assert_eq!(micros(rates.cost()), 60.0);
-        learn(&mut rates, 100, 400, [1060, 1110, 41_110, 41_120]); // ten times dearer items
+        learn(&mut rates, 100, 400, [1060, 1110, 41_110, 41_120]); // ten times as expensive items
         assert_eq!(micros(rates.cost()), 60.0);
     }
 
-    /// While a package is computed, the way of the next one is not seen, and is that of the one before, per item.
+    /// While a package is computed, the inbound time of the next one is not measurable. It counts as that of
+    /// the previous one, per item.
     #[test]
     fn the_ways_are_a_part_of_computing_seen_or_not() {
         let mut rates = Rates::default();
         assert_eq!(rates.ways_part(), None);
         learn(&mut rates, 0, 100, [0, 20, 1020, 1050]);
         assert_eq!(rates.ways_part(), Some(0.05));
-        // Handed out while the one before is computed: 40 us on the way there, of 200 items, and 60 us back.
+        // Handed out while the previous package is computed: 40 us inbound for 200 items, and 60 us outbound.
         learn(&mut rates, 100, 200, [900, 1020, 3020, 3080]);
         assert_eq!(micros(rates.ways_part().unwrap() * 1e-6), 0.05);
-        // Of the last packages, the one in the middle counts.
+        // The median of the last packages counts.
         for (start, from, part) in [(300, 4000, 0.05), (400, 5000, 0.5), (500, 6000, 0.5)] {
             learn(&mut rates, start, 100, [from, from + 30, from + 130, from + 150]);
             assert_eq!(micros(rates.ways_part().unwrap() * 1e-6), part, "{start}");
         }
     }
 
-    /// It computes 400 items side by side, so a package of no more shows its latency: the least of their times.
+    /// The device computes 400 items in parallel. A package with no more shows its latency: the minimum of
+    /// their times.
     #[test]
     fn what_a_package_takes_that_does_not_fill_the_device_is_a_cost() {
         let mut rates = Rates::default();
         learn(&mut rates, 0, 100, [0, 10, 1010, 1010]);
-        assert_eq!((micros(rates.latency()), micros(rates.cost())), (0.0, 10.0), "it has no side by side");
+        assert_eq!((micros(rates.latency()), micros(rates.cost())), (0.0, 10.0), "no width is known");
         let mut rates = Rates::default();
         rates.fill(400);
         learn(&mut rates, 0, 800, [0, 10, 2010, 2010]);
-        assert_eq!(micros(rates.latency()), 0.0, "it is filled");
+        assert_eq!(micros(rates.latency()), 0.0, "the package fills the device");
         learn(&mut rates, 800, 400, [2010, 2020, 3120, 3120]);
         learn(&mut rates, 1200, 100, [3120, 3130, 4130, 4130]);
         assert_eq!((micros(rates.latency()), micros(rates.cost())), (1000.0, 1000.0));
-        // So little is left of a package that nobody can tell its speed: a quarter of its time counts.
+        // Too little of the time is left for a rate: a quarter of the package's time counts.
         let mut rates = Rates::default();
         rates.fill(400);
         learn(&mut rates, 0, 100, [0, 10, 1010, 1010]);
@@ -271,15 +284,12 @@ mod tests {
         for (start, items, from) in
             [(0, 100, 0), (100, 1000, 10_000), (1100, 300, 30_000), (1400, 100, 50_000)]
         {
-            let begun = from + 40 + items; // 1 us per item on the way
+            let begun = from + 40 + items; // 1 us per item inbound
             learn(&mut rates, start, items, [from, begun, begun + 2 * items, begun + 2 * items]);
         }
         assert_eq!(micros(rates.cost()), 40.0);
         let (items, seconds) = rates.before(1500.0);
-        assert!(
-            (seconds / items * 1e6 - 3.0).abs() < 1e-6,
-            "1 us on the way and 2 us on the device per item"
-        );
+        assert!((seconds / items * 1e6 - 3.0).abs() < 1e-6, "1 us inbound and 2 us on the device per item");
     }
 
     #[test]
@@ -312,7 +322,7 @@ mod tests {
         assert!((seconds / items * 1e6 - 10.0).abs() < 1e-6, "{}", seconds / items * 1e6);
     }
 
-    /// Packages are told in any order. What a package took begins when the last of those before it was done.
+    /// Packages are reported in any order. A package's time begins at the latest completion reported before.
     #[test]
     fn no_time_counts_twice_where_a_package_is_told_late() {
         let mut rates = Rates::default();
@@ -320,8 +330,8 @@ mod tests {
         learn(&mut rates, 100, 100, [10, 60, 500, 540]);
         learn(&mut rates, 200, 100, [20, 70, 1500, 1540]);
         let seconds: Vec<f64> = rates.samples.iter().map(|sample| micros(sample.seconds)).collect();
-        assert_eq!(seconds, [1040.0, 500.0], "all of the second one is in the time of the first");
-        // Whoever was handed out before the last one ended has waited, and says nothing of its ways.
+        assert_eq!(seconds, [1040.0, 500.0], "the second package lies within the time of the first");
+        // A package that was handed out before the last one ended has waited: its transfer times are unknown.
         learn(&mut rates, 300, 100, [1450, 1500, 2000, 2040]);
         assert!(rates.samples.iter().skip(1).all(|sample| sample.ways.is_none()));
     }
@@ -349,20 +359,21 @@ mod tests {
         assert!(per_item(150.0) > 3.0 && per_item(150.0) < per_item(200.0) && per_item(200.0) < 6.0);
     }
 
-    /// Two sizes tell a cost from a speed where one is half as much again as the other, and what is dearer though it is smaller tells none.
+    /// Two sizes separate cost and time per item if one is at least 1.5 times the other. A smaller package
+    /// with a longer transfer shows no time per item.
     #[test]
     fn ways_of_about_the_same_size_or_that_shrink_are_a_cost() {
         let mut rates = Rates::default();
         learn(&mut rates, 0, 100, [0, 60, 1060, 1060]);
         learn(&mut rates, 100, 140, [2000, 2100, 4100, 4100]);
-        assert_eq!(micros(rates.cost()), 100.0, "1.4 times the items: all of the ways");
+        assert_eq!(micros(rates.cost()), 100.0, "1.4 times the items: the whole transfer time");
         let mut rates = Rates::default();
         learn(&mut rates, 0, 400, [0, 60, 1060, 1060]);
         learn(&mut rates, 400, 100, [2000, 2100, 4100, 4100]);
-        assert_eq!(micros(rates.cost()), 60.0, "fewer items for longer: the shorter of both");
+        assert_eq!(micros(rates.cost()), 60.0, "fewer items, longer transfer: the shorter of both");
     }
 
-    /// By 1/e over twice the items so far, from the middle of what lies before the place.
+    /// The weight falls to 1/e over twice the items so far, from the middle of the part before the place.
     #[test]
     fn what_lies_further_back_weighs_less() {
         let mut rates = Rates::default();

@@ -1,4 +1,4 @@
-//! The decisions of one run with what its policy was built from: as a text to keep, and decided again.
+//! The decisions of one run and the inputs of its policy: saved as text, and replayed.
 
 use super::PolicyError;
 use super::blueprint::Blueprint;
@@ -8,22 +8,23 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// The version of the text's form.
+/// Version of the text format.
 const VERSION: u32 = 2;
 
-/// All decisions of a run, in the order in which they were made, and what its policy was built from.
+/// All decisions of a run, in order, and the inputs from which its policy was built.
 ///
-/// It prints as JSON with a line per decision, which parses to the same. [`replay`](Self::replay) builds the policy again, and makes the decisions
-/// again: after a change to a policy, the first one that it makes differently is named.
+/// Prints as JSON with a line per decision, which parses to an equal recording. [`replay`](Self::replay)
+/// builds the policy again and repeats the decisions. After a change to a policy, it reports the first
+/// decision that differs.
 ///
-/// A run keeps one if [`Coexecutor::record_decisions`](crate::Coexecutor::record_decisions) asks for it.
+/// A run keeps a recording if [`Coexecutor::record_decisions`](crate::Coexecutor::record_decisions) is set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recording {
     blueprint: Blueprint,
     decisions: Vec<Decision>,
 }
 
-/// The recording as it is written.
+/// The serialised form of a recording.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Text {
@@ -37,19 +38,19 @@ impl Recording {
         Self { blueprint, decisions: log.decisions() }
     }
 
-    /// What the policy was built from.
+    /// Returns the inputs from which the policy was built.
     #[must_use]
     pub const fn blueprint(&self) -> &Blueprint {
         &self.blueprint
     }
 
-    /// The decisions, in their order.
+    /// Returns the decisions, in order.
     #[must_use]
     pub fn decisions(&self) -> &[Decision] {
         &self.decisions
     }
 
-    /// Makes the decisions again, with the policy built again.
+    /// Builds the policy again, and repeats the decisions.
     ///
     /// # Errors
     /// [`ReplayError`]: the policy cannot be built, or decides differently.
@@ -58,41 +59,41 @@ impl Recording {
     }
 }
 
-/// Why a run is not decided the same again.
+/// Why a replay failed.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum ReplayError {
-    /// The policy cannot be built from what is recorded.
-    #[error("the policy cannot be built again: {0}")]
+    /// The policy cannot be built from the recording.
+    #[error("the policy cannot be rebuilt: {0}")]
     Policy(#[from] PolicyError),
     /// A decision differs.
     #[error(transparent)]
     Different(#[from] Box<Different>),
 }
 
-/// Why a text is no recording.
+/// Why a text does not parse as a recording.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ParseRecordingError {
-    /// It is no JSON of this form; the error names the line.
-    #[error("no recorded decisions: {0}")]
+    /// The text is not JSON of this format; the error names the line.
+    #[error("not a recording of decisions: {0}")]
     Form(#[from] serde_json::Error),
-    /// It has the form of another version.
-    #[error("recorded by another version: form {found}, not {VERSION}")]
+    /// The text has another format version.
+    #[error("unsupported recording: format version {found}, expected {VERSION}")]
     Version {
-        /// The form that it has.
+        /// The version of the text.
         found: u32,
     },
-    /// The policy, or a decision, names a unit that the run did not have.
-    #[error("bad recording: {what} names a unit of a run that had {units}")]
+    /// The blueprint or a decision does not match the units of the run.
+    #[error("bad recording: {what} does not match the run's number of units, {units}")]
     UnknownUnit {
-        /// What names it.
+        /// The part of the recording that does not match.
         what: String,
         /// The number of units.
         units: usize,
     },
-    /// A decision is about a package without items.
-    #[error("bad recording: decision {number} is about a package without items")]
+    /// A decision has an empty package.
+    #[error("bad recording: decision {number} has an empty package")]
     EmptyPackage {
         /// The number of the decision, from 1.
         number: usize,
@@ -126,7 +127,7 @@ impl FromStr for Recording {
         }
         for (number, decision) in (1..).zip(&decisions) {
             if !decision.units().all(|unit| blueprint.has(unit)) {
-                return unknown(format!("decision {number}, {decision},"));
+                return unknown(format!("decision {number} ({decision})"));
             }
             if decision.package().is_some_and(|package| package.range().is_empty()) {
                 return Err(ParseRecordingError::EmptyPackage { number });

@@ -1,4 +1,4 @@
-//! What a policy was asked and told in a run, as lines of text, and the same again to another policy.
+//! The calls to a policy in a run, recorded as lines of text and replayed to another policy.
 //!
 //! ```text
 //!   next u0 1000 -> 128                            set_aside 1000 u0 u1 -> 600 400
@@ -7,7 +7,8 @@
 //!   ended u0 128 at 1500 2000 9000                 retire u1
 //!   computed u0 128 at 1500 2000 9000 9500         call_up at 9500 -> u1 u2
 //! ```
-//! Times are nanoseconds from the start of the run: when the package was handed out, begun, ended and done.
+//! Times are in nanoseconds from the start of the run: when the package was handed out, begun, ended and
+//! done.
 
 use super::{Computed, Policy};
 use crate::base::package::{Package, UnitId};
@@ -17,32 +18,32 @@ use std::fmt;
 use std::time::Duration;
 use thiserror::Error;
 
-/// One call of a policy, with its answer where it has one.
+/// One call to a policy, with its return value if it has one.
 ///
-/// It prints as one line.
+/// Prints as one line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Decision {
-    /// A unit asked: the unit, the items left for it, and the answer.
+    /// A unit requested work: the unit, the items available to it, and the answer.
     Next(UnitId, u64, Option<u64>),
-    /// Work was shared out: its items, the units, and the answer.
+    /// Work was set aside: its items, the units, and the answer.
     SetAside(u64, Vec<UnitId>, Option<Vec<u64>>),
     /// A package was handed out, at this time.
     Handed(Package, Duration),
-    /// A package was computed, and its results still travel. When it is done is not known, and stands for its end.
+    /// A package was computed, with its results in transit. Its `done` is unknown and equals `ended`.
     Ended(Computed),
-    /// A package was computed.
+    /// A package was completed.
     Computed(Computed),
     /// A package came back.
     GivenBack(Package),
-    /// It was asked at some time whom it calls up, and this was the answer.
+    /// The policy was asked at this time which units it calls up, and returned these.
     CalledUp(Duration, Vec<UnitId>),
     /// A unit retired.
     Retired(UnitId),
 }
 
 impl Decision {
-    /// Makes the call again, and returns it with the answer that it gets now.
+    /// Repeats the call, and returns it with the policy's answer.
     pub fn replayed(&self, policy: &mut dyn Policy) -> Self {
         match self {
             Self::Next(unit, remaining, _) => Self::Next(*unit, *remaining, policy.next(*unit, *remaining)),
@@ -58,7 +59,7 @@ impl Decision {
                     Self::GivenBack(package) => policy.given_back(package),
                     Self::Retired(unit) => policy.retire(*unit),
                     Self::Next(..) | Self::SetAside(..) | Self::CalledUp(..) => {
-                        unreachable!("answered above")
+                        unreachable!("handled above")
                     }
                 }
                 told.clone()
@@ -66,7 +67,7 @@ impl Decision {
         }
     }
 
-    /// The package that the decision is about.
+    /// Returns the package of the call, if it has one.
     pub(super) const fn package(&self) -> Option<&Package> {
         match self {
             Self::Handed(package, _) | Self::GivenBack(package) => Some(package),
@@ -74,7 +75,7 @@ impl Decision {
         }
     }
 
-    /// The units that the decision names.
+    /// Returns the units that the call names.
     pub(super) fn units(&self) -> impl Iterator<Item = UnitId> {
         let (one, more) = match self {
             Self::Next(unit, ..) | Self::Retired(unit) => (Some(*unit), [].as_slice()),
@@ -86,7 +87,7 @@ impl Decision {
     }
 }
 
-/// A policy that decides as another one does, and writes down what it is asked and told.
+/// A policy that forwards all calls to another one, and records them.
 ///
 /// ```
 /// use dml_scheduler::policy::{Dynamic, Recorded, replay};
@@ -101,7 +102,10 @@ impl Decision {
 /// let decisions = log.decisions();
 /// replay(&mut Dynamic::new(2, 100, 1)?, &decisions)?;
 /// let different = replay(&mut Dynamic::new(4, 100, 1)?, &decisions).unwrap_err();
-/// assert_eq!(different.to_string(), "decision 2 differs: recorded next u0 100 -> 50, now next u0 100 -> 25");
+/// assert_eq!(
+///     different.to_string(),
+///     "decision 2 differs: recorded next u0 100 -> 50, now next u0 100 -> 25",
+/// );
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -110,7 +114,7 @@ pub struct Recorded {
     log: Log,
 }
 
-/// What a [`Recorded`] policy has written down so far. It prints as one line per decision.
+/// The decisions that a [`Recorded`] policy has recorded so far. Prints one line per decision.
 #[derive(Debug, Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<Decision>>>);
 
@@ -128,7 +132,7 @@ impl Recorded {
 }
 
 impl Log {
-    /// The decisions so far.
+    /// Returns the decisions so far.
     #[must_use]
     pub fn decisions(&self) -> Vec<Decision> {
         self.0.lock().clone()
@@ -194,24 +198,24 @@ impl Policy for Recorded {
     }
 }
 
-/// A policy decides differently from the recorded one.
+/// A policy that decides differently from the recorded one.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("decision {number} differs: recorded {recorded}, now {now}")]
 pub struct Different {
     /// The place of the decision, from 1.
     pub number: usize,
-    /// What was recorded.
+    /// The recorded decision.
     pub recorded: Decision,
-    /// What the policy decides.
+    /// The policy's decision in the replay.
     pub now: Decision,
 }
 
-/// Makes the recorded calls to a policy, up to the first answer that differs.
+/// Repeats the recorded calls to a policy, up to the first answer that differs.
 ///
-/// The policy must be built as the recorded one was: with the same work, units and priors.
+/// The policy must be built like the recorded one: with the same work, units and priors.
 ///
 /// # Errors
-/// [`Different`]: the first difference. What is recorded after it no longer fits the policy.
+/// [`Different`]: the first difference. The later calls do not fit the policy's own decisions.
 pub fn replay(policy: &mut dyn Policy, decisions: &[Decision]) -> Result<(), Box<Different>> {
     for (index, recorded) in decisions.iter().enumerate() {
         let now = recorded.replayed(policy);
@@ -276,7 +280,7 @@ mod tests {
     use crate::policy::{Calibrated, HGuided, Prior};
     use proptest::prelude::*;
 
-    /// A run of three units that are not equally fast, one of which retires, after which a package comes back.
+    /// Runs a policy with three units of different speed. A package comes back, and later one unit retires.
     fn run(policy: Box<dyn Policy>) -> Log {
         let (policy, log) = Recorded::new(policy);
         let mut splitter = Splitter::new(Box::new(policy), 3, 100_003, 16).unwrap();
@@ -334,7 +338,7 @@ mod tests {
         let Decision::Next(_, _, Some(length)) = &mut decisions[place] else { unreachable!() };
         *length -= 1;
         assert_eq!(replay(&mut calibrated(), &decisions).unwrap_err().number, place + 1);
-        // What it was told counts too, not only what it was asked.
+        // Missing reports make a difference, too, not only missing requests.
         let mut decisions = run(Box::new(calibrated())).decisions();
         decisions.retain(|decision| !matches!(decision, Decision::Computed(_)));
         assert!(replay(&mut calibrated(), &decisions).is_err());

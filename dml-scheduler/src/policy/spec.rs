@@ -11,7 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// A policy and its parameters, before the powers and the work are known.
+/// A policy and its parameters, independent of the powers and the work.
 ///
 /// | form | policy |
 /// |---|---|
@@ -19,8 +19,8 @@ use thiserror::Error;
 /// | `static` | [`Static`] |
 /// | `dynamic:N` | [`Dynamic`] with N packages |
 /// | `hguided` | [`HGuided`] with k = 2 |
-/// | `hguided:K` | with a divisor of its own |
-/// | `hguided:K:MIN` | and with packages of at least MIN items |
+/// | `hguided:K` | [`HGuided`] with divisor K |
+/// | `hguided:K:MIN` | [`HGuided`] with divisor K and packages of at least MIN items |
 ///
 /// Parsing checks the parameters. Printing gives the shortest form that parses to the same value.
 ///
@@ -38,7 +38,8 @@ use thiserror::Error;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum PolicySpec {
-    /// Packages that shrink with the work left, by rates that are learned during the run. The powers are where it starts.
+    /// Packages that shrink with the remaining work, by rates measured during the run. The powers are the
+    /// initial estimates.
     #[default]
     Calibrated,
     /// One package per unit, in proportion to its power.
@@ -48,27 +49,27 @@ pub enum PolicySpec {
         /// The number of packages, at least 1.
         packages: u64,
     },
-    /// Packages that shrink with the work left.
+    /// Packages that shrink with the remaining work.
     HGuided {
         /// The divisor, at least 1; [`HGuided::DEFAULT_K`] when not given.
         k: f64,
-        /// The smallest package in items; the local work size when not given.
+        /// The minimum package, in items; the local work size when not given.
         min: Option<u64>,
     },
-    /// A policy of the application's own, which [`custom`](Self::custom) makes. No text parses to it.
+    /// A policy implemented by the application, created by [`custom`](Self::custom). No text parses to it.
     Custom(CustomPolicy),
 }
 
 impl PolicySpec {
-    /// The forms that parse, as help texts list them.
+    /// The forms that parse, for help texts.
     pub const FORMS: &str = "calibrated, static, dynamic:N, hguided, hguided:K or hguided:K:MIN";
 
-    /// A policy of the application's own. `make` is called once for each run.
+    /// Creates the spec of a policy implemented by the application. `make` is called once for each run.
     ///
     /// ```
     /// use dml_scheduler::{Policy, PolicySpec, UnitId};
     ///
-    /// /// A quarter of what is left, to each unit that asks.
+    /// /// Gives each unit a quarter of the remaining items.
     /// #[derive(Debug)]
     /// struct Quarters;
     ///
@@ -78,7 +79,8 @@ impl PolicySpec {
     ///     }
     /// }
     ///
-    /// # fn run(platform: &dml_core::Platform, kernel: &dml_scheduler::Kernel) -> Result<(), dml_scheduler::RunError> {
+    /// # use dml_core::Platform;
+    /// # fn run(platform: &Platform, kernel: &dml_scheduler::Kernel) -> Result<(), dml_scheduler::RunError> {
     /// let quarters = PolicySpec::custom("quarters", |_| Ok(Box::new(Quarters)));
     /// let report = dml_scheduler::Coexecutor::new(platform).policy(quarters).run(kernel, 1_000_000)?;
     /// # Ok(())
@@ -95,16 +97,18 @@ impl PolicySpec {
         Self::Custom(CustomPolicy::new(name.into(), make))
     }
 
-    /// Builds the policy for units of these relative powers, `work` items and a local work size of `local_size` items.
+    /// Builds the policy for units of these relative powers, `work` items and a local work size of
+    /// `local_size` items.
     ///
     /// # Errors
-    /// [`NoUnits`](PolicyError::NoUnits) without a power; [`BadPower`](PolicyError::BadPower) when a power is not
-    /// positive and finite, even if the policy does not use it; [`ZeroLocalSize`](PolicyError::ZeroLocalSize). When a
-    /// parameter of the policy is out of its range, [`ZeroPackages`](PolicyError::ZeroPackages) or
-    /// [`BadDivisor`](PolicyError::BadDivisor). [`Custom`](PolicyError::Custom) when the application's code does not make its policy.
+    /// [`NoUnits`](PolicyError::NoUnits) without a power; [`BadPower`](PolicyError::BadPower) when a power is
+    /// not positive and finite, even if the policy does not use it;
+    /// [`ZeroLocalSize`](PolicyError::ZeroLocalSize). When a parameter of the policy is out of its range,
+    /// [`ZeroPackages`](PolicyError::ZeroPackages) or [`BadDivisor`](PolicyError::BadDivisor).
+    /// [`Custom`](PolicyError::Custom) when the application's code does not build its policy.
     pub fn build(&self, powers: &[f64], work: u64, local_size: u64) -> Result<Box<dyn Policy>, PolicyError> {
-        // Every policy gets its facts checked in the same way, so that a wrong fact does not stay unseen until the
-        // policy changes.
+        // The arguments are checked in the same way for every policy. Otherwise, a wrong argument would go
+        // unnoticed until the user selects another policy.
         let by_shares = Static::new(powers, local_size)?;
         Ok(match self {
             Self::Calibrated => {
@@ -122,7 +126,7 @@ impl PolicySpec {
     /// Builds the policy with [`build`](Self::build), and a [`Splitter`] with one unit per power.
     ///
     /// # Errors
-    /// Those of [`build`](Self::build).
+    /// The errors of [`build`](Self::build).
     pub fn splitter(&self, powers: &[f64], work: u64, local_size: u64) -> Result<Splitter, PolicyError> {
         Splitter::new(self.build(powers, work, local_size)?, powers.len(), work, local_size)
     }
@@ -142,12 +146,12 @@ impl fmt::Display for PolicySpec {
     }
 }
 
-/// Why a text names no policy.
+/// Why a text does not parse as a policy.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum ParsePolicyError {
     /// No policy has this name.
-    #[error("bad policy: {name:?} is not one; expected {}", PolicySpec::FORMS)]
+    #[error("bad policy: unknown name {name:?}; expected {}", PolicySpec::FORMS)]
     UnknownName {
         /// The text before the first colon.
         name: String,
@@ -176,7 +180,7 @@ pub enum ParsePolicyError {
         kind: &'static str,
     },
     /// The text has more parameters than the policy.
-    #[error("bad policy: {text:?} is too much for {policy}; expected {}", PolicySpec::FORMS)]
+    #[error("bad policy: surplus parameter {text:?} of {policy}; expected {}", PolicySpec::FORMS)]
     TooManyParameters {
         /// The policy's name.
         policy: &'static str,
@@ -227,7 +231,7 @@ impl FromStr for PolicySpec {
     }
 }
 
-/// The parameters of a policy that are not yet parsed.
+/// The unparsed parameters of a policy.
 struct Parameters<'a> {
     policy: &'static str,
     rest: Option<&'a str>,
@@ -306,25 +310,25 @@ mod tests {
     #[test]
     fn errors_say_what_was_wrong_and_what_is_right() {
         for (text, what) in [
-            ("", "\"\" is not one"),
-            ("guided", "\"guided\" is not one"),
-            ("Static", "\"Static\" is not one"),
-            ("calibrated:2", "\"2\" is too much for calibrated"),
-            ("static:2", "\"2\" is too much for static"),
-            ("static:", "\"\" is too much for static"),
+            ("", "unknown name \"\""),
+            ("guided", "unknown name \"guided\""),
+            ("Static", "unknown name \"Static\""),
+            ("calibrated:2", "surplus parameter \"2\" of calibrated"),
+            ("static:2", "surplus parameter \"2\" of static"),
+            ("static:", "surplus parameter \"\" of static"),
             ("dynamic", "dynamic needs a number of packages"),
             ("dynamic:", "the number of packages of dynamic is \"\", which is not a whole number"),
             ("dynamic:-1", "the number of packages of dynamic is \"-1\", which is not a whole number"),
             ("dynamic:1.5", "the number of packages of dynamic is \"1.5\", which is not a whole number"),
             ("dynamic:0", "bad number of packages: dynamic was given 0, needs at least 1"),
-            ("dynamic:1:2", "\"2\" is too much for dynamic"),
+            ("dynamic:1:2", "surplus parameter \"2\" of dynamic"),
             ("hguided:", "the divisor of hguided is \"\", which is not a number"),
             ("hguided:two", "the divisor of hguided is \"two\", which is not a number"),
             ("hguided:0.5", "bad divisor: hguided was given k = 0.5, needs a finite number of at least 1"),
             ("hguided:nan", "k = NaN"),
             ("hguided:inf", "k = inf"),
             ("hguided:2:x", "the smallest package of hguided is \"x\", which is not a whole number"),
-            ("hguided:2:1:3", "\"3\" is too much for hguided"),
+            ("hguided:2:1:3", "surplus parameter \"3\" of hguided"),
         ] {
             let message = message(text);
             assert!(message.contains(what), "{text:?}: {message}");

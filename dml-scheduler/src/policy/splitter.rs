@@ -1,4 +1,4 @@
-//! The splitter: turns the lengths that a policy proposes into packages, and records the state of every item.
+//! The splitter: cuts packages of the lengths that a policy proposes, and tracks the state of every item.
 //!
 //! ```text
 //!                 assign                  complete
@@ -19,21 +19,22 @@ use std::ops::Range;
 use std::time::Duration;
 use thiserror::Error;
 
-/// What a unit that asked for work does next.
+/// The answer to a unit's request for work.
 #[must_use]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Assignment {
-    /// Compute this package, then [`complete`](Splitter::complete) it or [`give it back`](Splitter::give_back).
+    /// Compute this package, then [`complete`](Splitter::complete) it or
+    /// [`give it back`](Splitter::give_back).
     Package(Package),
-    /// No package for now: ask again when a package was completed or given back, or a unit retired. A unit that has
-    /// packages in flight can wait for those.
+    /// No package for now: ask again when a package was completed or given back, or a unit retired. A unit
+    /// with packages in flight can wait for those.
     Wait,
-    /// Stop: the work is finished, or this unit is retired (or was never part of the run).
+    /// Stop: the work is finished, or this unit is retired or was never part of the run.
     NoMore,
 }
 
-/// A package was to be completed or given back, but no unit has it. It was completed or given back before, its unit was
-/// retired, or it belongs to another run.
+/// A package that was to be completed or given back is not in flight. It was completed or given back before,
+/// its unit was retired, or it belongs to another run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("not in flight: {package}")]
 pub struct NotInFlight {
@@ -41,8 +42,8 @@ pub struct NotInFlight {
     pub package: Package,
 }
 
-/// A package was to be reopened, but it is not completed. It never was, it was reopened before, or it belongs to another
-/// run.
+/// A package that was to be reopened is not completed. It never was, it was reopened before, or it belongs to
+/// another run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("not completed: {package}")]
 pub struct NotCompleted {
@@ -50,27 +51,27 @@ pub struct NotCompleted {
     pub package: Package,
 }
 
-/// Hands out every item of the work exactly once, in the lengths that a policy proposes. Items whose results were lost
-/// ([`reopen`](Splitter::reopen)) are handed out once more.
+/// Hands out every item of the work exactly once, in packages of the lengths that a policy proposes. Items
+/// whose results were lost ([`reopen`](Splitter::reopen)) are handed out again.
 ///
-/// Only the splitter knows which items are unassigned, in flight and completed. It takes no lock and reads no clock;
-/// one thread (the commander) drives it, and tells it the time.
+/// Only the splitter tracks which items are unassigned, in flight and completed. It takes no lock and reads
+/// no clock. The commander drives it, one call at a time, and passes the time to it.
 ///
 /// # Shape and units
-/// Work and lengths count items. Packages start at multiples of the local work size. Only a package that ends the work
-/// can have a length that is no multiple of it. Any work size is legal, also 0.
+/// Work and lengths count items. Packages start at multiples of the local work size. Only the package at the
+/// end of the work can have a length that is no multiple of it. Any work size is legal, including 0.
 ///
 /// # Complexity
-/// Assigning costs one call of the policy and O(units + pieces that came back). Completing and reopening cost O(log
-/// packages).
+/// Assigning costs one call of the policy and O(units + pieces that came back). Completing and reopening cost
+/// O(log packages).
 ///
 /// ```
 /// use dml_scheduler::{Assignment, PolicySpec, UnitId};
 ///
 /// let mut splitter = PolicySpec::Static.splitter(&[1.0, 0.5], 300, 1)?;
 /// let Assignment::Package(second) = splitter.assign(UnitId(1)) else { unreachable!() };
-/// assert_eq!(second.range(), 200..300); // unit 0 asks later, and gets 0..200 all the same
-/// splitter.give_back(&second)?; // it failed: both share it
+/// assert_eq!(second.range(), 200..300); // unit 0 asks later, and still gets 0..200
+/// splitter.give_back(&second)?; // it failed: both units share its items
 /// let Assignment::Package(again) = splitter.assign(UnitId(0)) else { unreachable!() };
 /// assert_eq!(again.range(), 200..266);
 /// splitter.complete(&again)?;
@@ -85,26 +86,26 @@ pub struct Splitter {
     units: Vec<Unit>,
     /// Unassigned work that is set aside for no unit.
     common: Pool,
-    /// The packages that units have, by index.
+    /// The packages in flight, by index.
     in_flight: BTreeMap<u64, Package>,
-    /// The packages that are completed, by index.
+    /// The completed packages, by index.
     completed: BTreeMap<u64, Package>,
     /// The number of items in completed packages.
     completed_items: u64,
-    /// The number of packages handed out, and so the index of the next one.
+    /// The number of packages handed out, which is the index of the next one.
     handed_out: u64,
-    /// The latest time that a call brought along, from the start of the run.
+    /// The latest time that a call passed, from the start of the run.
     latest: Duration,
 }
 
-/// What the splitter knows of one unit.
+/// The state of one unit.
 #[derive(Debug, Default)]
 struct Unit {
     set_aside: Pool,
     standing: Standing,
-    /// The packages that it has completed, and their items.
+    /// The numbers of packages and items that it has completed.
     completed: (u64, u64),
-    /// Whether the policy takes it for retired.
+    /// Whether it is retired for the policy.
     is_spare: bool,
 }
 
@@ -113,15 +114,16 @@ enum Standing {
     /// The unit has work, or has not asked for any since the last change.
     #[default]
     Willing,
-    /// The unit asked and was turned away.
+    /// The unit asked and was refused.
     TurnedAway,
-    /// The unit is left out, unless the others cannot finish the work.
+    /// The unit is left out until it is called up.
     Benched,
     Retired,
 }
 
 impl Splitter {
-    /// Makes a splitter of `work` items among `units` units by a policy; `local_size` is the local work size in items.
+    /// Creates a splitter of `work` items among `units` units by a policy; `local_size` is the local work
+    /// size in items.
     ///
     /// # Errors
     /// [`NoUnits`](PolicyError::NoUnits), [`ZeroLocalSize`](PolicyError::ZeroLocalSize).
@@ -155,12 +157,14 @@ impl Splitter {
         Ok(splitter)
     }
 
-    /// Says which items have their data in the memory of a unit alone. It is handed these first. Another unit gets some of them only when nothing else
-    /// is left for it, from the far end, and leaves the last package to the unit that has the data. Work that the policy sets aside is
-    /// not affected. To be called before the first package.
+    /// Sets which items have their data only in the memory of one unit. Call this before the first package.
+    ///
+    /// The unit gets these items first. Another unit gets some of them only if nothing else is left for it.
+    /// It takes them from the end, and leaves the last package to the unit that has the data. Work that the
+    /// policy sets aside is not affected.
     ///
     /// # Shape and units
-    /// The ranges ascend and do not overlap. Ends between work-groups are rounded up.
+    /// The ranges ascend and do not overlap. Bounds within a work-group are rounded up.
     pub(crate) fn place(&mut self, homes: &[(Range<u64>, UnitId)]) {
         let mut pieces = VecDeque::new();
         for mut piece in std::mem::take(&mut self.common.fresh) {
@@ -180,7 +184,7 @@ impl Splitter {
         self.common.fresh = pieces;
     }
 
-    /// Hands the unit its next package, if it gets one, at the latest time that any call brought along.
+    /// Hands the unit its next package, if it gets one, at the latest time that any call passed.
     pub fn assign(&mut self, unit: UnitId) -> Assignment {
         self.assign_at(unit, self.latest)
     }
@@ -188,7 +192,8 @@ impl Splitter {
     /// Hands the unit its next package, if it gets one. The unit may have packages in flight.
     ///
     /// # Shape and units
-    /// `now` is a time from the start of the run. A time before that of an earlier call counts as the earlier call's.
+    /// `now` is a time from the start of the run. A time before that of an earlier call counts as the earlier
+    /// call's.
     pub fn assign_at(&mut self, unit: UnitId, now: Duration) -> Assignment {
         self.latest = self.latest.max(now);
         if self.is_finished() || !self.is_active(unit) {
@@ -206,7 +211,8 @@ impl Splitter {
         }
     }
 
-    /// Records that a package's items are computed, in a time that nobody measured: the policy learns no speed from it.
+    /// Records that a package's items are computed, without measured times: the policy learns no speed from
+    /// it.
     ///
     /// Waiting units should ask again.
     ///
@@ -217,10 +223,11 @@ impl Splitter {
         self.complete_with(package, Computed::new(package, now, now, now, now))
     }
 
-    /// Tells the policy that a device has computed a package whose results still travel. The package stays in flight.
+    /// Reports to the policy that a device has computed a package whose results are still in transit. The
+    /// package stays in flight.
     ///
-    /// Waiting units should ask again: the policy knows more. The unit and the number of items are those of the package, whatever
-    /// `computed` says.
+    /// Waiting units should ask again, because the policy knows more. The unit and the number of items are
+    /// taken from the package, not from `computed`.
     ///
     /// # Errors
     /// [`NotInFlight`] when no unit has this package; nothing changes.
@@ -234,9 +241,10 @@ impl Splitter {
         Ok(())
     }
 
-    /// Records that a package's items are computed, and tells the policy when.
+    /// Records that a package's items are computed, and reports its times to the policy.
     ///
-    /// Waiting units should ask again. The unit and the number of items are those of the package, whatever `computed` says.
+    /// Waiting units should ask again. The unit and the number of items are taken from the package, not from
+    /// `computed`.
     ///
     /// # Errors
     /// [`NotInFlight`] when no unit has this package; nothing changes.
@@ -257,7 +265,7 @@ impl Splitter {
 
     /// Takes back a failed package: its items are handed out again, before work that was never handed out.
     ///
-    /// The package's unit stays in the run, and can be handed the same items again unless it is
+    /// The package's unit stays in the run, and can get the same items again unless it is
     /// [retired](Self::retire). Waiting units should ask again.
     ///
     /// # Errors
@@ -269,8 +277,8 @@ impl Splitter {
         Ok(())
     }
 
-    /// Takes back a completed package whose results were lost. Its items no longer count as computed, and are handed
-    /// out again like those of a failed package.
+    /// Takes back a completed package whose results were lost. Its items no longer count as computed, and are
+    /// handed out again like those of a failed package.
     ///
     /// Waiting units should ask again, and so should units that stopped because the work was finished.
     ///
@@ -289,14 +297,14 @@ impl Splitter {
 
     /// Takes a unit out of the run. The other units get its packages in flight and the work set aside for it.
     ///
-    /// The unit's packages can no longer be completed, so complete first what it finished. Retiring a unit again
-    /// changes nothing. Waiting units should ask again.
+    /// The unit's packages in flight cannot be completed after this, so complete those that are computed
+    /// first. Retiring a unit again changes nothing. Waiting units should ask again.
     pub fn retire(&mut self, unit: UnitId) {
         self.take_out(unit, Standing::Retired);
     }
 
-    /// Takes a unit out of the run as [`retire`](Self::retire) does, but keeps it for when the others cannot finish the work: it can be
-    /// [called up](Self::call_up_all).
+    /// Takes a unit out of the run as [`retire`](Self::retire) does, but keeps it in reserve. If the others
+    /// cannot finish the work, it can be [called up](Self::call_up_all).
     pub(crate) fn spare(&mut self, unit: UnitId) {
         self.take_out(unit, Standing::Benched);
     }
@@ -317,19 +325,20 @@ impl Splitter {
         }
     }
 
-    /// Leaves a unit out of the run, before it has had any work. It gets nothing, and nobody waits for it, before it is
-    /// called up.
+    /// Leaves a unit out of the run, before it has had any work. Until it is called up, it gets no package,
+    /// and P-3 does not wait for its requests.
     pub(crate) fn bench(&mut self, unit: UnitId) {
         if self.is_active(unit) {
             self.units[unit.0].standing = Standing::Benched;
         }
     }
 
-    /// Lets those units take part that were left out and that the policy has [called up](Policy::call_up), and returns them. They are to ask
+    /// Adds the left-out units that the policy [calls up](Policy::call_up), and returns them. They should ask
     /// for work from now on.
     ///
     /// # Shape and units
-    /// `now` is a time from the start of the run. A time before that of an earlier call counts as the earlier call's.
+    /// `now` is a time from the start of the run. A time before that of an earlier call counts as the earlier
+    /// call's.
     pub fn called_up(&mut self, now: Duration) -> Vec<UnitId> {
         self.latest = self.latest.max(now);
         let mut called = self.policy.call_up(self.latest);
@@ -338,8 +347,8 @@ impl Splitter {
         called
     }
 
-    /// Lets all units take part that were left out. Returns whether there were any. They get what the policy would give
-    /// to nobody (P-3).
+    /// Adds all units that were left out, and returns whether there were any. They get the work that the
+    /// policy hands to no unit (P-3).
     pub(crate) fn call_up_all(&mut self) -> bool {
         let benched: Vec<UnitId> =
             (0..self.units.len()).map(UnitId).filter(|unit| self.is_benched(*unit)).collect();
@@ -352,7 +361,8 @@ impl Splitter {
         self.units.get(unit.0).is_some_and(|unit| unit.standing == Standing::Benched)
     }
 
-    /// The number of items that no unit will compute: all items not computed, once every unit is retired.
+    /// Returns the number of items that no unit will compute: all uncompleted items once every unit is
+    /// retired, otherwise 0.
     #[must_use]
     pub fn stranded(&self) -> u64 {
         let is_left = self.units.iter().any(|unit| unit.standing != Standing::Retired);
@@ -371,55 +381,56 @@ impl Splitter {
         self.units.get(unit.0).is_some_and(|unit| unit.standing != Standing::Retired)
     }
 
-    /// The number of items of the whole work.
+    /// Returns the number of items of the whole work.
     #[must_use]
     pub const fn work(&self) -> u64 {
         self.work
     }
 
-    /// The local work size, in items.
+    /// Returns the local work size, in items.
     #[must_use]
     pub const fn local_size(&self) -> u64 {
         self.local_size
     }
 
-    /// The number of items that are computed.
+    /// Returns the number of computed items.
     #[must_use]
     pub const fn completed(&self) -> u64 {
         self.completed_items
     }
 
-    /// The number of packages that each unit has completed, and that of their items. What was reopened does not count.
+    /// Returns the numbers of packages and items that each unit has completed. Reopened packages do not
+    /// count.
     pub fn completed_by_unit(&self) -> impl Iterator<Item = (u64, u64)> {
         self.units.iter().map(|unit| unit.completed)
     }
 
-    /// The number of items that no unit has and that are not computed.
+    /// Returns the number of items that are neither in flight nor computed.
     #[must_use]
     pub fn unassigned(&self) -> u64 {
         self.common.items() + self.units.iter().map(|unit| unit.set_aside.items()).sum::<u64>()
     }
 
-    /// The packages that units have, in the order in which they were handed out.
+    /// Returns the packages in flight, in the order in which they were handed out.
     pub fn in_flight(&self) -> impl Iterator<Item = &Package> {
         self.in_flight.values()
     }
 
-    /// The number of packages handed out so far, including those that came back.
+    /// Returns the number of packages handed out so far, including those that came back.
     #[must_use]
     pub const fn handed_out(&self) -> u64 {
         self.handed_out
     }
 
-    /// The policy that proposes the lengths.
+    /// Returns the policy that proposes the lengths.
     #[must_use]
     pub fn policy(&self) -> &dyn Policy {
         &*self.policy
     }
 
-    /// Cuts a package of about this length off the first piece of work that the unit may have (P-2, P-4).
+    /// Cuts a package of about this length off the first piece of work that the unit may get (P-2, P-4).
     fn cut(&mut self, unit: UnitId, length: u64, forced: Forced) -> Option<Package> {
-        // Saturation is harmless: the cut ends with the piece anyway.
+        // Saturation is harmless: the cut ends with the piece.
         let length = length.max(1).div_ceil(self.local_size).saturating_mul(self.local_size);
         let Unit { set_aside, standing, .. } = &mut self.units[unit.0];
         let range = set_aside
@@ -431,7 +442,7 @@ impl Splitter {
         Some(self.hand(range, unit))
     }
 
-    /// Hands items to a unit, which nobody has.
+    /// Hands unassigned items to a unit.
     fn hand(&mut self, range: Range<u64>, unit: UnitId) -> Package {
         let package = Package::new(range, unit, self.handed_out);
         self.handed_out += 1;
@@ -440,14 +451,14 @@ impl Splitter {
         package
     }
 
-    /// Lets the unit wait, unless no unit would then ever get work again (P-3).
+    /// Refuses the unit, unless no unit would then ever get work again (P-3).
     fn turn_away(&mut self, unit: UnitId) -> Assignment {
         self.units[unit.0].standing = Standing::TurnedAway;
         if self.some_unit_asks_again() {
             return Assignment::Wait;
         }
-        // The policy gives the rest to no unit, but it must be computed. So the asking unit gets it, including work set
-        // aside for other units, which were turned away too.
+        // The policy gives the rest to no unit, but it must be computed. So the asking unit gets it,
+        // including the work set aside for other units, which were refused, too.
         for owner in &mut self.units {
             let set_aside = std::mem::take(&mut owner.set_aside);
             self.common.absorb(set_aside);
@@ -458,7 +469,7 @@ impl Splitter {
         }
     }
 
-    /// Records that every remaining unit may get another answer than the last one.
+    /// Marks all refused units as willing: their next request may get a package.
     fn let_all_ask_again(&mut self) {
         for unit in &mut self.units {
             if unit.standing == Standing::TurnedAway {
@@ -467,8 +478,7 @@ impl Splitter {
         }
     }
 
-    /// Returns whether some unit will ask for work without a further change. All units ask again when a package in flight
-    /// is finished.
+    /// Returns whether some unit will ask for work again. All units do when a package in flight is finished.
     fn some_unit_asks_again(&self) -> bool {
         !self.in_flight.is_empty() || self.units.iter().any(|unit| unit.standing == Standing::Willing)
     }
@@ -478,8 +488,8 @@ impl Splitter {
         take(&mut self.in_flight, package).ok_or_else(|| NotInFlight { package: package.clone() })
     }
 
-    /// Removes the work that the unit has: its packages in flight and what is set aside for it. Returns it in ascending
-    /// order and in the fewest pieces.
+    /// Removes the unit's packages in flight and the work set aside for it. Returns both in ascending order
+    /// and in the fewest pieces.
     fn take_work_of(&mut self, unit: UnitId) -> Vec<Range<u64>> {
         let mut pieces = std::mem::take(&mut self.units[unit.0].set_aside).into_pieces();
         let failed = self.in_flight.extract_if(.., |_, package| package.unit() == unit);
@@ -487,7 +497,8 @@ impl Splitter {
         joined(pieces)
     }
 
-    /// Makes a piece of work available: to the units for which the policy sets it aside, otherwise to all units.
+    /// Makes a piece of work available to the units for which the policy sets it aside, otherwise to all
+    /// units.
     fn share_out(&mut self, piece: Range<u64>, origin: Origin) {
         let active: Vec<UnitId> = (0..self.units.len())
             .map(UnitId)
@@ -508,8 +519,8 @@ impl Splitter {
     }
 }
 
-/// Removes a package from a stage and returns the splitter's own copy; `None` where the stage does not have the
-/// package.
+/// Removes a package from a stage, and returns the splitter's own copy; `None` if the package is not in this
+/// stage.
 fn take(stage: &mut BTreeMap<u64, Package>, package: &Package) -> Option<Package> {
     let known = stage.get(&package.index())?;
     if known == package { stage.remove(&package.index()) } else { None }
@@ -529,7 +540,7 @@ struct Pool {
     fresh: VecDeque<Piece>,
 }
 
-/// Whether a unit gets work that no other one takes.
+/// Whether a unit gets the rest although another unit has its data (P-3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Forced {
     No,
@@ -540,7 +551,7 @@ enum Forced {
 #[derive(Debug)]
 struct Piece {
     range: Range<u64>,
-    /// The unit that has its data, if that is one alone.
+    /// The only unit that has its data, if there is one.
     home: Option<UnitId>,
 }
 
@@ -568,7 +579,8 @@ impl Pool {
         cut
     }
 
-    /// Cuts at most `length` items: of what is at home in the unit, or else nowhere, or else the end of what is elsewhere.
+    /// Cuts at most `length` items: first from pieces whose data the unit has, then from pieces without a
+    /// home, then from the end of the largest piece of another unit.
     fn cut_fresh(
         &mut self,
         unit: UnitId,
@@ -613,7 +625,7 @@ fn cut_front(piece: &mut Range<u64>, length: u64) -> Option<Range<u64>> {
     (piece.start > start).then_some(start..piece.start)
 }
 
-/// Cuts at most `length` items off the end of a piece. What is left is of whole work-groups.
+/// Cuts at most `length` items off the end of a piece, and leaves whole work-groups.
 fn cut_back(piece: &mut Range<u64>, length: u64, local_size: u64) -> Option<Range<u64>> {
     let items = piece.end - piece.start;
     let kept = items.saturating_sub(length).div_ceil(local_size) * local_size;

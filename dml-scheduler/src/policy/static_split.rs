@@ -6,16 +6,16 @@ use crate::base::package::UnitId;
 
 /// One package per unit, in proportion to its power.
 ///
-/// This policy makes the fewest packages that use every unit, but cannot adapt. It suits regular work on units of known
-/// power.
+/// This policy makes the fewest packages that use every unit, but cannot adapt. It suits regular work on
+/// units of known power.
 ///
 /// # Shape and units
-/// Of `W` items, unit i gets `W * P_i / sum(P)`, rounded down to a multiple of the local work size; the last unit gets
-/// the rest. The shares lie in unit order, whichever unit asks first. A share can be empty. The last share can exceed
-/// its unit's power by up to one local work size per other unit.
+/// Of `W` items, unit i gets `W * P_i / sum(P)`, rounded down to a multiple of the local work size; the last
+/// unit gets the rest. The shares lie in unit order, whichever unit asks first. A share can be empty. The
+/// last share can exceed its unit's proportion by up to one local work size per other unit.
 ///
-/// Work that comes back (a failed package, the share of a retired unit) is shared among the remaining units by the same
-/// rule. Each of them gets one more package for it.
+/// Work that comes back (a failed package, the share of a retired unit) is split among the remaining units by
+/// the same rule. Each of them gets one more package for it.
 ///
 /// # Source
 /// Papers 000 (section 4.3) and 001 (section 3.3).
@@ -26,11 +26,12 @@ pub struct Static {
 }
 
 impl Static {
-    /// Makes the policy for these relative powers, one per unit, with shares in multiples of `local_size` items.
+    /// Creates the policy for these relative powers, one per unit, with shares in multiples of `local_size`
+    /// items.
     ///
     /// # Errors
-    /// [`NoUnits`](PolicyError::NoUnits) without a power, [`BadPower`](PolicyError::BadPower) when a power is not
-    /// positive and finite, [`ZeroLocalSize`](PolicyError::ZeroLocalSize).
+    /// [`NoUnits`](PolicyError::NoUnits) without a power, [`BadPower`](PolicyError::BadPower) when a power is
+    /// not positive and finite, [`ZeroLocalSize`](PolicyError::ZeroLocalSize).
     pub fn new(powers: &[f64], local_size: u64) -> Result<Self, PolicyError> {
         Ok(Self { powers: Powers::new(powers)?, local_size: checked_local_size(local_size)? })
     }
@@ -67,7 +68,7 @@ mod tests {
     #[test]
     fn shares_follow_the_formula_and_the_last_takes_the_remainder() {
         assert_eq!(shares(&[1.0, 0.5], 300, 1), [200, 100]);
-        assert_eq!(shares(&[1.0, 0.5, 0.25], 1000, 1), [571, 285, 144]); // 571.4, 285.7, 142.9 + what was cut off
+        assert_eq!(shares(&[1.0, 0.5, 0.25], 1000, 1), [571, 285, 144]); // 571.4, 285.7, 142.9 + the rest
         assert_eq!(shares(&[1.0, 0.5, 0.25], 1000, 64), [512, 256, 232]);
         assert_eq!(shares(&[1.0, 0.1], 1100, 1), [1000, 100]);
         assert_eq!(shares(&[0.35, 1.0], 70_300_000, 256), [18_225_920, 52_074_080]);

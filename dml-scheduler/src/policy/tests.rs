@@ -1,4 +1,4 @@
-//! Every policy through the splitter, under arbitrary interleavings, failures and retirements: P-1 to P-4.
+//! P-1 to P-4 for every policy behind the splitter, under arbitrary interleavings, failures and retirements.
 
 use super::*;
 use crate::base::package::Package;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use std::collections::BTreeMap;
 
-/// A policy as badly behaved as the trait allows; its answers come from a list, over and over.
+/// A policy as badly behaved as the trait allows; it cycles through a list of answers.
 #[derive(Debug)]
 struct Unruly {
     lengths: Vec<Option<u64>>,
@@ -25,7 +25,7 @@ impl Policy for Unruly {
     }
 }
 
-/// What happens to a splitter from outside.
+/// A call to a splitter.
 #[derive(Debug, Clone)]
 enum Event {
     Ask(usize),
@@ -92,7 +92,7 @@ fn unruly() -> impl Strategy<Value = Unruly> {
     })
 }
 
-/// Drives a splitter and keeps books of its own, of which item ranges are with whom.
+/// Drives a splitter, and independently tracks the state of all item ranges.
 struct Witness {
     splitter: Splitter,
     units: usize,
@@ -137,7 +137,7 @@ impl Witness {
         self.in_flight.push(package.clone());
     }
 
-    /// Whether the unit got a package.
+    /// Asks for a unit, and returns whether it got a package.
     fn ask(&mut self, unit: usize) -> bool {
         let unit = UnitId(unit);
         let assignment = self.splitter.assign(unit);
@@ -229,7 +229,7 @@ impl Witness {
         }
     }
 
-    /// Lets every unit work in turn until the work is finished, then checks that no item is missing.
+    /// Runs all units in turn until the work is finished, then checks that no item is missing.
     fn finish(&mut self) {
         while !self.splitter.is_finished() {
             while !self.in_flight.is_empty() {
@@ -240,7 +240,7 @@ impl Witness {
                 moved |= self.ask(unit);
             }
             moved |= self.splitter.call_up_all();
-            assert!(moved, "P-3: nothing in flight, unfinished, and every unit was turned away");
+            assert!(moved, "P-3: unfinished with nothing in flight, but every unit was refused");
         }
         let mut end = 0;
         for (start, stop) in &self.taken {
@@ -254,7 +254,7 @@ impl Witness {
     }
 }
 
-/// A policy that notes what it is asked and told.
+/// A policy that records the requests and retirements.
 #[derive(Debug, Default)]
 struct Noting(std::sync::Arc<dml_core::sync::Mutex<Vec<String>>>);
 
@@ -280,7 +280,7 @@ fn a_spare_unit_is_retired_to_the_policy_and_computes_what_others_leave() {
     splitter.complete(&done).unwrap();
     let lost = package(&mut splitter, 1);
     splitter.retire(UnitId(1));
-    assert_eq!((lost.range(), splitter.stranded()), (10..20, 0), "somebody is left");
+    assert_eq!((lost.range(), splitter.stranded()), (10..20, 0), "the spare unit is left");
     assert!(splitter.call_up_all() && !splitter.call_up_all());
     for expected in [10..20, 20..100] {
         let package = package(&mut splitter, 0);
@@ -295,7 +295,7 @@ fn a_spare_unit_is_retired_to_the_policy_and_computes_what_others_leave() {
 fn package(splitter: &mut Splitter, unit: usize) -> Package {
     match splitter.assign(UnitId(unit)) {
         Assignment::Package(package) => package,
-        other => panic!("unit {unit} was answered {other:?}"),
+        other => panic!("unit {unit} got {other:?}"),
     }
 }
 
@@ -526,7 +526,7 @@ fn p3_a_finished_run_goes_on_where_results_were_lost() {
     assert_eq!((again.range(), again.index()), (0..50, 2));
     splitter.complete(&again).unwrap();
     assert!(splitter.is_finished());
-    // Lost once more, with nobody left: it is counted as missing.
+    // Lost again, with no unit left: its items are stranded.
     splitter.retire(UnitId(1));
     assert_eq!(splitter.stranded(), 0);
     splitter.reopen(&again).unwrap();
@@ -555,9 +555,9 @@ fn without_units_the_work_is_stranded_and_counted() {
 fn p3_a_policy_that_refuses_everybody_does_not_strand_the_work() {
     let refusing = || Box::new(Unruly { lengths: vec![None], set_aside: Some(vec![600, 300]), calls: 0 });
     let mut splitter = Splitter::new(refusing(), 2, 1000, 1).unwrap();
-    assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait); // unit 1 could still be willing
+    assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait); // unit 1 has not asked
     assert_eq!(package(&mut splitter, 1).range(), 900..1000);
-    assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait); // unit 1 is not done
+    assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait); // unit 1 has a package in flight
     let mut witness = Witness::new(Splitter::new(refusing(), 2, 1000, 1).unwrap(), 2);
     witness.finish();
 }
@@ -568,10 +568,10 @@ fn p3_a_unit_with_work_in_flight_is_asked_again_before_anybody_is_forced() {
     let mut splitter = Splitter::new(Box::new(policy), 2, 100, 1).unwrap();
     let first = package(&mut splitter, 0);
     assert_eq!(splitter.assign(UnitId(1)), Assignment::Wait);
-    assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait); // it wants a second package while it has one
+    assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait); // it asks for a second package in advance
     splitter.complete(&first).unwrap();
     assert!(!splitter.is_finished());
-    // Unit 1 was turned away before the package was computed, so that it asks again too.
+    // Unit 1 was refused before the package was completed, so it asks again, too.
     assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait);
     assert_eq!(package(&mut splitter, 1).range(), 10..20);
 }
@@ -581,14 +581,14 @@ fn p3_a_unit_that_is_not_ahead_yet_is_asked_before_another_is_forced() {
     let policy = Unruly { lengths: vec![Some(7), Some(10), None, None, None], set_aside: None, calls: 0 };
     let mut splitter = Splitter::new(Box::new(policy), 2, 100, 1).unwrap();
     let first = package(&mut splitter, 0);
-    assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait); // not ahead yet
+    assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait); // nothing in advance yet
     assert_eq!(splitter.assign(UnitId(1)), Assignment::Wait);
     splitter.complete(&first).unwrap();
-    assert_eq!(splitter.assign(UnitId(1)), Assignment::Wait); // it is not given all the rest
+    assert_eq!(splitter.assign(UnitId(1)), Assignment::Wait); // the rest is not forced on it
     assert_eq!(package(&mut splitter, 0).range(), 10..17);
 }
 
-/// Writes down what it is told.
+/// A policy that records its calls.
 #[derive(Debug, Default)]
 struct Listener(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
 
@@ -662,7 +662,7 @@ fn a_policy_is_told_what_was_cut_computed_and_given_back() {
     assert_eq!(*notes.lock().unwrap(), expected);
 }
 
-/// It stays in flight until its results are where they belong. Its end is a time like another.
+/// It stays in flight until its results are in place. Its end advances the splitter's time like any call.
 #[test]
 fn a_package_that_ended_is_in_flight_until_it_is_done() {
     let told = Listener::default();
@@ -678,9 +678,9 @@ fn a_package_that_ended_is_in_flight_until_it_is_done() {
     splitter.complete(&first).unwrap();
     assert_eq!(splitter.completed(), 10);
     let error = splitter.ended(&first, ended.clone()).unwrap_err();
-    assert_eq!(error.package, first, "it is done");
+    assert_eq!(error.package, first, "it is completed");
     let nobodys = Package::new(20..30, UnitId(1), 2);
-    assert!(splitter.ended(&nobodys, ended.clone()).is_err(), "nobody has it");
+    assert!(splitter.ended(&nobodys, ended.clone()).is_err(), "no unit has it");
     let others = Package::new(10..20, UnitId(0), 1);
     assert!(splitter.ended(&others, ended).is_err(), "unit 1 has it");
 }
@@ -728,7 +728,7 @@ fn a_splitter_checks_its_facts() {
     assert_eq!(nothing.assign(UnitId(0)), Assignment::NoMore);
 }
 
-/// What a unit lost no longer counts among its packages and items.
+/// A lost package does not count among its unit's packages and items.
 #[test]
 fn a_lost_package_counts_for_nobody() {
     let mut splitter = PolicySpec::Dynamic { packages: 4 }.splitter(&[1.0, 1.0], 400, 1).unwrap();
@@ -744,7 +744,7 @@ fn a_lost_package_counts_for_nobody() {
     assert_eq!(splitter.completed_by_unit().collect::<Vec<_>>(), [(0, 0), (1, 100)]);
 }
 
-/// Neighbouring packages of a unit that leaves come back in one piece.
+/// Adjacent packages of a retired unit come back in one piece.
 #[test]
 fn p4_neighbouring_packages_come_back_as_one() {
     let lengths = [300, 100, 100, 100].map(Some).to_vec();

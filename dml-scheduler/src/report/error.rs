@@ -1,4 +1,4 @@
-//! Why a run could not be done.
+//! Why a run failed or was refused.
 
 use super::UnitFailure;
 use crate::policy::PolicyError;
@@ -7,16 +7,16 @@ use std::ops::Range;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Names in a list, for errors.
+/// Joins names for an error message.
 fn listed(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// Why a run could not be done.
+/// Why a run failed or was refused.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The filter of devices lets none pass that the kernel has a variant for.
+    /// No device that passes the filter has a variant of the kernel.
     #[error(
         "kernel {kernel}: no device to run on: the filter lets {} pass, and the kernel has variants for {}",
         listed(passed),
@@ -30,32 +30,33 @@ pub enum RunError {
         /// The names of the devices that the kernel has a variant for.
         variants: Vec<String>,
     },
-    /// The kernel was made for another platform: an argument is one of its buffers, or a variant was made for its devices.
-    #[error("kernel {kernel}: {what} belongs to another platform than that of the run")]
+    /// The kernel was made for another platform: an argument is a buffer of that platform, or a variant was
+    /// made for its devices.
+    #[error("kernel {kernel}: {what} belongs to a different platform than the run")]
     OtherPlatform {
         /// The kernel's name.
         kernel: String,
-        /// What was made for the other platform.
+        /// The buffer or variant that was made for the other platform.
         what: String,
     },
-    /// The kernel was changed after its launchers had checked it, and does not fit.
+    /// The kernel was changed after its launchers had checked it, and a launcher now refuses it.
     #[error("kernel {kernel}, changed after the launcher of {device} was added: {cause}")]
     Misfit {
         /// The kernel's name.
         kernel: String,
         /// The name of the launcher's device.
         device: String,
-        /// What the launcher says.
+        /// The launcher's error.
         cause: String,
     },
-    /// No device was given, or none was left.
+    /// The list of devices is empty, or the kernel has no variant.
     #[error("kernel {kernel}: no device to run on")]
     NoDevices {
         /// The kernel's name.
         kernel: String,
     },
     /// The platform has no such device.
-    #[error("kernel {kernel}: there is no device {device}, of {devices}")]
+    #[error("kernel {kernel}: unknown device {device}: the platform has {devices} devices")]
     UnknownDevice {
         /// The kernel's name.
         kernel: String,
@@ -64,7 +65,7 @@ pub enum RunError {
         /// The number of devices of the platform.
         devices: usize,
     },
-    /// No memory belongs to the device that was to collect the results.
+    /// The collecting device has no arena.
     #[error("kernel {kernel}: results cannot be collected on device {device}, which has no arena")]
     NoArena {
         /// The kernel's name.
@@ -72,7 +73,7 @@ pub enum RunError {
         /// The device's name.
         device: String,
     },
-    /// A device cannot run the kernel.
+    /// The kernel has no variant for a device.
     #[error("kernel {kernel} has no variant for device {device}")]
     NoVariant {
         /// The kernel's name.
@@ -94,9 +95,10 @@ pub enum RunError {
         /// The number of devices.
         devices: usize,
     },
-    /// A written argument is not split by packages.
+    /// Every package writes the whole of an argument.
     #[error(
-        "kernel {kernel}: argument {index}, {buffer}, is written whole by every package; packages run side by side, unless the kernel is undivided"
+        "kernel {kernel}: argument {index}, {buffer}, is written whole by every package; \
+         packages run concurrently unless the kernel is undivided"
     )]
     WholeWrite {
         /// The kernel's name.
@@ -106,7 +108,7 @@ pub enum RunError {
         /// The buffer of the argument.
         buffer: BufferName,
     },
-    /// A buffer does not have bytes for all items.
+    /// A buffer is too small for the items of the run.
     #[error("kernel {kernel}: argument {index}, {buffer}, has bytes for {holds} items, not for {items}")]
     TooManyItems {
         /// The kernel's name.
@@ -120,9 +122,9 @@ pub enum RunError {
         /// The number of items of the run.
         items: u64,
     },
-    /// An argument was made of a part of a buffer, in place of a footprint.
+    /// An argument was made from a part of a buffer, instead of a footprint.
     #[error(
-        "kernel {kernel}: argument {index} is made of {}, and footprints count from the buffer's start",
+        "kernel {kernel}: argument {index} was made from {}, but footprints count from the buffer's start",
         buffer.bytes(Span::new(bytes.start, bytes.end))
     )]
     PartOfBuffer {
@@ -135,21 +137,22 @@ pub enum RunError {
         /// The bytes of the part.
         bytes: Range<u64>,
     },
-    /// Two arguments are one buffer, and one of them is written.
+    /// Two arguments are the same buffer, and one of them is written.
     #[error(
-        "kernel {kernel}: arguments {first} and {second} are one buffer, and one of them is written; one argument can be read and written, and what all packages read of it can be copied before"
+        "kernel {kernel}: arguments {first} and {second} are the same buffer, and one of them is written; \
+         use one read-write argument, or copy in advance what all packages read"
     )]
     OneBufferTwice {
         /// The kernel's name.
         kernel: String,
-        /// The index of one argument.
+        /// The position of the first argument among all, from 0.
         first: usize,
-        /// The index of the other.
+        /// The position of the second argument among all, from 0.
         second: usize,
     },
-    /// The calling thread holds a buffer that the run or the check has to wait for, so that it could not end.
+    /// The calling thread holds a buffer for which the run or the check would wait: a deadlock.
     #[error(
-        "kernel {kernel}: the calling thread holds {buffer}, argument {index}, which would be waited for"
+        "kernel {kernel}: the calling thread holds {buffer}, argument {index}; waiting for it would deadlock"
     )]
     HeldByCaller {
         /// The kernel's name.
@@ -159,7 +162,7 @@ pub enum RunError {
         /// The buffer of the argument.
         buffer: BufferName,
     },
-    /// Two packages would write the same bytes. Packages that follow each other are compared.
+    /// Two packages would write the same bytes. The check compares adjacent packages.
     #[error(
         "kernel {kernel}: argument {index} is written at {} by items {first:?} and by items {second:?}",
         buffer.bytes(Span::new(bytes.start, bytes.end))
@@ -178,7 +181,7 @@ pub enum RunError {
         /// The first bytes that both write.
         bytes: Range<u64>,
     },
-    /// A reduction could not be begun, or its partials not be combined.
+    /// The partials of a reduction could not be made or combined.
     #[error("kernel {kernel}: argument {index}, {buffer}, cannot be reduced: {cause}")]
     Reduction {
         /// The kernel's name.
@@ -187,63 +190,66 @@ pub enum RunError {
         index: usize,
         /// The buffer of the argument.
         buffer: BufferName,
-        /// What went wrong.
+        /// Why the reduction failed.
         cause: String,
     },
     /// The policy does not fit the devices.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// The policy, the application's own, has panicked or given up. What was computed is committed; the bytes of all other items are as
-    /// they were.
+    /// The application's own policy has panicked or given up.
+    ///
+    /// The results of computed items are committed; the bytes of all other items are unchanged.
     #[error("kernel {kernel}: policy {policy} failed with {missing} items to compute: {cause}")]
     PolicyFailed {
         /// The kernel's name.
         kernel: String,
         /// The policy's name.
         policy: String,
-        /// What it panicked with, or why it gave up.
+        /// The message of its panic, or why it gave up.
         cause: String,
-        /// The number of items that were not computed. With none, the results of a reduction were not put together.
+        /// The number of items not computed. Even if it is 0, the partials of reductions were not combined.
         missing: u64,
-        /// The units that gave up before.
+        /// The units that failed before.
         failures: Vec<UnitFailure>,
     },
-    /// The run was cancelled before it was done. What was computed is committed; the bytes of all other items are as they were.
+    /// The run was cancelled before it was complete.
+    ///
+    /// The results of computed items are committed; the bytes of all other items are unchanged.
     #[error("kernel {kernel}: the run was cancelled with {missing} items to compute")]
     Cancelled {
         /// The kernel's name.
         kernel: String,
-        /// The number of items that were not computed. With none, the results of a reduction were not put together.
+        /// The number of items not computed. If it is 0, the partials of a reduction were not combined.
         missing: u64,
-        /// The units that gave up before, or on what was under way.
+        /// The units that failed before the cancellation, or on packages in flight.
         failures: Vec<UnitFailure>,
     },
-    /// A run that was started has not ended in time. It goes on.
+    /// A started run has not ended within the timeout. The run continues.
     #[error("kernel {kernel}: the run has not ended within {waited:?}")]
     Timeout {
         /// The kernel's name.
         kernel: String,
-        /// The time that was waited for.
+        /// The timeout.
         waited: Duration,
     },
-    /// A thread of a run, in a hook or in a kernel, was to wait for that run.
-    #[error("kernel {kernel}: a thread of the run would wait for the run")]
+    /// A thread of a run, in a hook or in a kernel, tried to wait for that run: a deadlock.
+    #[error("kernel {kernel}: a thread of the run cannot wait for that run")]
     WithinItself {
         /// The kernel's name.
         kernel: String,
     },
-    /// The run was started by the process that this one is a fork of.
-    #[error("kernel {kernel}: the run belongs to the process that this one is a fork of")]
+    /// This process is a fork of the one that started the run.
+    #[error("kernel {kernel}: this process is a fork of the one that started the run")]
     Forked {
         /// The kernel's name.
         kernel: String,
     },
-    /// A run could not be started, because there is no thread for it.
-    #[error("kernel {kernel}: there is no thread for the run: {cause}")]
+    /// A run could not be started, because no thread is available for it.
+    #[error("kernel {kernel}: no thread is available for the run: {cause}")]
     NoThread {
         /// The kernel's name.
         kernel: String,
-        /// What the system says.
+        /// The system's error.
         cause: String,
     },
     /// Every unit failed with items left, or results were lost together with their inputs.

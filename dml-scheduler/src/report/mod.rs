@@ -1,4 +1,4 @@
-//! The report of a run: what every device did, and why a run could not be done.
+//! The report of a run: the work of every device, or why the run failed.
 
 mod error;
 pub mod metrics;
@@ -15,7 +15,7 @@ use metrics::Overlap;
 use std::ops::Range;
 use std::time::Duration;
 
-/// One package that was computed.
+/// One computed package.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PackageRecord {
@@ -23,17 +23,18 @@ pub struct PackageRecord {
     pub package: Package,
     /// The device that computed it.
     pub device: DeviceId,
-    /// The time from the start of the run until the unit had the package, and asked for its sub-buffers.
+    /// The time from the start of the run until the unit received the package and requested its sub-buffers.
     pub start: Duration,
-    /// The time from the start of the run until the device could begin: the sub-buffers were there, and the package before
-    /// was computed.
+    /// The time from the start of the run until the device could begin: the sub-buffers were available, and
+    /// the previous package was computed.
     pub begun: Duration,
-    /// The time from the start of the run until the device had computed it.
+    /// The time from the start of the run until the device had computed the package.
     pub computed: Duration,
-    /// Whether its unit prepared another package when the device ended this one, or the one before it. The device may have
-    /// computed it sooner then, or begun it sooner: nobody looked.
+    /// Whether the unit was preparing another package when the device ended this package or the previous one.
+    ///
+    /// The device may then have ended or begun this package earlier than recorded.
     pub noticed_late: bool,
-    /// The time from the start of the run until its results were where they belong.
+    /// The time from the start of the run until the results were at their destination.
     pub end: Duration,
 }
 
@@ -43,19 +44,22 @@ pub struct PackageRecord {
 pub struct DeviceReport {
     /// The device's id.
     pub device: DeviceId,
-    /// The number of packages computed, without those whose results were lost with the device.
+    /// The number of packages computed, without packages whose results were lost with the device.
     pub packages: u64,
-    /// The number of items computed, counted in the same way.
+    /// The number of items in these packages.
     pub items: u64,
-    /// The time in which at least one package was under way, from its start to its end, lost packages included.
+    /// The total time during which at least one package was in progress, from its start to its end. Lost
+    /// packages count.
     pub busy: Duration,
-    /// The time from the start of the run until its last package was done; zero if it had none.
+    /// The time from the start of the run until the device's last package was complete; zero if it had none.
     pub end: Duration,
-    /// The items per second that earlier runs promised, if the policy knew them.
+    /// The device's rate in items per second as estimated from earlier runs, if the policy knew it.
     pub known_rate: Option<f64>,
 }
 
-/// A unit that gave up, or whose device was lost with results that no other device had. Other units computed the rest.
+/// A unit that gave up, or whose device was lost with results that no other device had.
+///
+/// The other units then compute the rest, if they can.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnitFailure {
@@ -65,23 +69,23 @@ pub struct UnitFailure {
     pub device_name: String,
     /// The package on which the unit failed, or the last package whose results were lost.
     pub package: Package,
-    /// Why the unit failed. The message says so if the device is lost.
+    /// Why the unit failed. If its device was lost, the message contains that.
     pub message: String,
     /// The time from the start of the run until the unit gave up, or the loss was noticed.
     pub at: Duration,
 }
 
-/// A device that was not needed.
+/// A device that computed nothing in a run, with the reason.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LeftOut {
     /// The device's id.
     pub device: DeviceId,
-    /// Why the run is better without it.
+    /// Why the device was left out.
     pub reason: Reason,
 }
 
-/// A device that did not begin with the others: they called it up.
+/// A device that joined a run after its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CalledUp {
@@ -95,33 +99,39 @@ pub struct CalledUp {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Report {
-    /// The platform that it ran on, which its devices are of.
+    /// The platform of the run and of its devices.
     pub platform: PlatformId,
     /// The kernel's name.
     pub kernel: String,
     /// The policy that split the work.
     pub policy: PolicySpec,
-    /// When the run began, on the [clock of the platform](dml_core::Platform::elapsed). All other times count from here.
+    /// The start of the run, on the [clock of the platform](dml_core::Platform::elapsed). All other times
+    /// count from here.
     pub begun: Duration,
-    /// The time from the first package asked for to the last one done.
+    /// The time from the start of the run until its last package was complete.
     pub duration: Duration,
     /// Every device, in the order given to the run.
     pub devices: Vec<DeviceReport>,
-    /// Every package, by device and time. A package that had to be computed again appears once, as computed last.
+    /// Every package, by device and time. Items that had to be computed again appear once, in the package
+    /// that computed them last.
     pub packages: Vec<PackageRecord>,
-    /// The units that gave up during the run.
+    /// The units that gave up during the run, or whose devices were lost with results.
     pub failures: Vec<UnitFailure>,
-    /// The devices that were left out to the end, with the reasons. They are among [`devices`](Report::devices) too. A device
-    /// that was called up because the others could not finish the run is not among them.
+    /// The devices that were left out until the end, with the reasons.
+    ///
+    /// [`devices`](Report::devices) contains them too. A device that was called up because the others could
+    /// not finish the run is not left out.
     pub left_out: Vec<LeftOut>,
-    /// The devices that began later, because those that had begun called them up, or failed while there was no thread for these.
+    /// The devices that joined after the start, because the policy called them up or the other devices could
+    /// not finish the run.
     pub called_up: Vec<CalledUp>,
-    /// What the policy decided, if the co-executor [records it](crate::Coexecutor::record_decisions).
+    /// The policy's decisions, if the co-executor [records them](crate::Coexecutor::record_decisions).
     pub decisions: Option<Recording>,
 }
 
 impl Report {
-    /// How evenly the devices ended that were not left out: the earliest end over the latest.
+    /// Returns how evenly the devices finished: the earliest end divided by the latest. Devices that were
+    /// left out do not count.
     #[must_use]
     pub fn balance(&self) -> f64 {
         let is_in = |device: DeviceId| self.left_out.iter().all(|left_out| left_out.device != device);
@@ -130,17 +140,24 @@ impl Report {
         metrics::balance(&ends)
     }
 
-    /// The time in which each package was computed, on the clock of the platform's events, in the order of the packages. A package
-    /// counts from the moment at which its device could begin.
+    /// Returns the interval in which each package was computed, in the order of
+    /// [`packages`](Report::packages).
+    ///
+    /// The times are on the clock of the platform's events. An interval starts when the device could begin
+    /// the package.
     pub fn computing(&self) -> impl Iterator<Item = Range<Duration>> {
         self.packages.iter().map(|record| self.begun + record.begun..self.begun + record.computed)
     }
 
-    /// How much of the transfers that a recording of the platform shows lay under compute of this run. All transfers of the recording
-    /// count, those of other work on the platform too: let it last as long as the run.
+    /// Returns how much of the transfer time in a recording of the platform overlaps with compute of this
+    /// run.
     ///
-    /// Transfer time is that in which at least one copy was under way ([`metrics::transfers`]); of it counts what lies where at least one
-    /// device, the host among them, computed a package ([`computing`](Self::computing)).
+    /// All transfers of the recording count, including those of other work on the platform. So record exactly
+    /// for the duration of the run.
+    ///
+    /// Transfer time is the time during which at least one copy was in progress ([`metrics::transfers`]). It
+    /// overlaps while at least one device, including the host, computed a package
+    /// ([`computing`](Self::computing)).
     #[must_use]
     pub fn overlap(&self, events: &[Event]) -> Overlap {
         Overlap::of(metrics::transfers(events), self.computing())

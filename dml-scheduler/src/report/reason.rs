@@ -6,41 +6,44 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The others are done before it could help.
+    /// The other devices finish before this device could help.
     SetUp {
-        /// The least that beginning and moving its data takes, in seconds.
+        /// Lower bound on the time for setup and data transfer, and the first item of a known device, in
+        /// seconds.
         setup_seconds: f64,
-        /// What the others take without it, in seconds.
+        /// Expected duration of the run without the device, in seconds.
         others_seconds: f64,
     },
-    /// The run is expected to take longer with it.
+    /// The run is expected to take longer with the device, or to gain too little from it.
     Slower {
-        /// What the chosen devices are expected to take, in seconds.
+        /// Expected duration with the chosen devices, in seconds.
         seconds: f64,
-        /// What the best set with the device is expected to take, in seconds.
+        /// Expected duration with the best set that includes the device, in seconds.
         with_it_seconds: f64,
     },
-    /// Little is known of it, and finding out would cost more than it could save.
+    /// The device's speed is unknown, and a trial would cost more than it could save.
     Unknown {
-        /// What the others are expected to take, in seconds.
+        /// Expected duration with the best set of known devices, in seconds.
         others_seconds: f64,
     },
-    /// It computes on the cores of those that take part, and is not known to be faster.
+    /// The whole run is a trial of an unknown device: it has too few work-groups to be shared.
+    Trial,
+    /// The device shares cores with devices that take part, and is not known to be faster.
     SameCores,
-    /// Nothing was known, and the device that began saw that the others could not help.
+    /// The policy kept the device in reserve and did not call it up.
     NotCalledUp {
-        /// What the run took without it, in seconds.
+        /// Duration of the run without the device, in seconds.
         others_seconds: f64,
     },
     /// The kernel is undivided, and another device computes it.
     Undivided,
-    /// The system had no thread for it.
+    /// The system had no thread for the device.
     NoThread,
-    /// It was called up, and nothing was left for it when it began.
+    /// The device was called up, but no work was left when it began.
     TooLate {
-        /// When it began, in seconds from the start of the run.
+        /// Time from the start of the run until the device began, in seconds.
         began_seconds: f64,
-        /// What the run took without it, in seconds.
+        /// Duration of the run without the device, in seconds.
         others_seconds: f64,
     },
 }
@@ -51,30 +54,31 @@ impl fmt::Display for Reason {
         match *self {
             Self::SetUp { setup_seconds, others_seconds } => write!(
                 f,
-                "would take {:.0} us to begin; the others are done in {:.0} us",
+                "its setup takes at least {:.0} us; the others finish in {:.0} us",
                 us(setup_seconds),
                 us(others_seconds)
             ),
             Self::Slower { seconds, with_it_seconds } => write!(
                 f,
-                "a run would take {:.0} us with it and {:.0} us without",
+                "the run would take {:.0} us with it and {:.0} us without it",
                 us(with_it_seconds),
                 us(seconds)
             ),
             Self::Unknown { others_seconds } => write!(
                 f,
-                "little is known of it, and finding out costs more than it could save: the others are done in {:.0} us",
+                "unknown speed, and a trial would cost more than it saves: the others finish in {:.0} us",
                 us(others_seconds)
             ),
-            Self::SameCores => f.write_str("computes on the same cores as those that take part"),
-            Self::Undivided => f.write_str("another device computes the kernel, which is undivided"),
-            Self::NoThread => f.write_str("there was no thread for it"),
+            Self::Trial => f.write_str("the run is a trial of a device with unknown speed"),
+            Self::SameCores => f.write_str("shares its cores with devices that take part"),
+            Self::Undivided => f.write_str("the kernel is undivided, and another device computes it"),
+            Self::NoThread => f.write_str("no thread was available for it"),
             Self::NotCalledUp { others_seconds } => {
-                write!(f, "was not called up: the others were done in {:.0} us", us(others_seconds))
+                write!(f, "was not called up: the others finished in {:.0} us", us(others_seconds))
             }
             Self::TooLate { began_seconds, others_seconds } => {
                 let (began, others) = (us(began_seconds), us(others_seconds));
-                write!(f, "began too late: after {began:.0} us, and the others were done in {others:.0} us")
+                write!(f, "began too late: after {began:.0} us; the others finished in {others:.0} us")
             }
         }
     }

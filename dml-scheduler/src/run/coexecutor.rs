@@ -12,7 +12,8 @@ use dml_core::{DeviceDesc, DeviceId, Platform};
 use std::panic::Location;
 use std::sync::OnceLock;
 
-/// How many cores the thread could use that asked first. To ask takes some ten microseconds.
+/// Returns the number of cores available to the first thread that called this. The value is cached, because
+/// the query takes about ten microseconds.
 fn cores() -> u32 {
     static CORES: OnceLock<u32> = OnceLock::new();
     *CORES.get_or_init(|| {
@@ -28,8 +29,10 @@ fn cores() -> u32 {
 pub struct Coexecutor(Setup);
 
 impl Coexecutor {
-    /// Makes a co-executor over every device that a kernel has a variant for, with [`PolicySpec::Calibrated`],
-    /// collecting on the host. It learns from its runs, as its clones do.
+    /// Makes a co-executor over every device for which a kernel has a variant.
+    ///
+    /// It splits by [`PolicySpec::Calibrated`] and collects results on the host. It learns from its runs and
+    /// shares that knowledge with its clones.
     #[must_use]
     pub fn new(platform: &Platform) -> Self {
         Self(Setup {
@@ -51,9 +54,11 @@ impl Coexecutor {
         self
     }
 
-    /// Uses only those devices that pass a filter and that the kernel has a variant for, in the platform's order, with one unit each. The
-    /// filter is asked in this call, once for each device on which kernels run. If none is left, a run is refused
-    /// ([`RunError::NonePassed`]). The last call of this and of [`devices`](Self::devices) counts.
+    /// Uses only devices that pass a filter and for which the kernel has a variant, with one unit each.
+    ///
+    /// The units are in the platform's order. This call runs the filter once for each device of the platform.
+    /// If no device is left, a run fails with [`RunError::NonePassed`]. The last call of this or of
+    /// [`devices`](Self::devices) takes effect.
     ///
     /// ```
     /// # use dml_core::{DeviceKind, Platform};
@@ -77,53 +82,65 @@ impl Coexecutor {
         self
     }
 
-    /// Shares what is learned with others, or with earlier processes. [`PolicySpec::Calibrated`] decides by it who takes
-    /// part in a run, and every run of that policy adds to it.
+    /// Shares knowledge with other co-executors, or with earlier processes.
+    ///
+    /// [`PolicySpec::Calibrated`] uses it to choose the devices of a run, and every run with that policy adds
+    /// to it.
     #[must_use]
     pub fn knowledge(mut self, knowledge: &Knowledge) -> Self {
         self.0.knowledge = knowledge.clone();
         self
     }
 
-    /// Sets the devices' relative powers, in their order. By default all are equal. [`PolicySpec::Calibrated`] begins with
-    /// them where it knows nothing of a device, and goes on with what it measures.
+    /// Sets the devices' relative powers, in their order. By default all are equal.
+    ///
+    /// [`PolicySpec::Calibrated`] uses them as first estimates for unknown devices, and replaces them by
+    /// measurements.
     #[must_use]
     pub fn powers(mut self, powers: impl IntoIterator<Item = f64>) -> Self {
         self.0.powers = Some(powers.into_iter().collect());
         self
     }
 
-    /// Sets how many cores the devices of kind [`cpu`](dml_core::DeviceKind::Cpu) share: the processor, workers and OpenCL devices on the same
-    /// processor. By default these are as many as the thread could use that made the first co-executor of the process; 0 counts as 1.
+    /// Sets the number of cores that devices of kind [`cpu`](dml_core::DeviceKind::Cpu) share.
     ///
-    /// Devices whose [units](DeviceDesc::units) together are no more than that compute at once. With [`PolicySpec::Calibrated`], others do
-    /// not compute at the same time: they would take the cores from each other, and the run would be longer than on the best of them. In a
-    /// long run of an unknown kernel one such device takes turns with the one that began. Each computes packages while the other pauses, and
-    /// the faster one goes on. Name the devices to use, or give each a part of the cores, if that is not wanted.
+    /// These devices are the processor, workers, and OpenCL devices on the same processor. The default is the
+    /// number of cores available to the thread that made the first co-executor of the process; 0 counts as 1.
+    ///
+    /// Devices compute concurrently if the sum of their [units](DeviceDesc::units) does not exceed the number
+    /// of cores. With [`PolicySpec::Calibrated`], other devices do not compute concurrently: they would
+    /// compete for cores, and the run would take longer than on the best of them alone. In a long run of an
+    /// unknown kernel, one such device takes turns with the first one. Each computes packages while the other
+    /// pauses, and the faster one continues. To avoid that, name the devices to use, or give each a part of
+    /// the cores.
     #[must_use]
     pub fn cores(mut self, cores: u32) -> Self {
         self.0.cores = cores.max(1);
         self
     }
 
-    /// Brings each package's results to this device before the package counts as computed. With `None`, results stay
-    /// where they were computed until a reader needs them. Results lost with a device before the run ends are computed
-    /// again, also those that only a lost collecting device had.
+    /// Collects each package's results on this device before the package counts as computed.
+    ///
+    /// With `None`, results stay where they were computed until a reader needs them. Results lost with a
+    /// device before the run ends are computed again. This includes results that only a lost collecting
+    /// device had.
     #[must_use]
     pub fn collect_on(mut self, device: Option<DeviceId>) -> Self {
         self.0.collect_on = device;
         self
     }
 
-    /// Keeps what the policy was asked, was told and decided in each [report](Report::decisions): a text to keep, and a run that can be
-    /// decided again without its devices. It costs an allocation per decision, and the memory until the report goes.
+    /// Records every call of the policy and its answer in each [report](Report::decisions).
+    ///
+    /// The recording can be saved as text and replayed without devices. It costs one allocation per decision,
+    /// and memory until the report is dropped.
     ///
     /// ```
     /// # use dml_core::Platform;
     /// # use dml_scheduler::{Coexecutor, Kernel};
     /// # fn recorded(platform: &Platform, kernel: &Kernel) -> Result<(), Box<dyn std::error::Error>> {
     /// let report = Coexecutor::new(platform).record_decisions().run(kernel, 1_000_000)?;
-    /// let recording = report.decisions.expect("it was asked for");
+    /// let recording = report.decisions.expect("decisions are recorded");
     /// std::fs::write("run.decisions", recording.to_string())?;
     /// recording.replay()?; // names the first decision that differs
     /// # Ok(())
@@ -135,16 +152,18 @@ impl Coexecutor {
         self
     }
 
-    /// Computes items `0..items` of the kernel and waits for all of them. It waits for whoever else uses the kernel's buffers, and for
-    /// fences of its variants, without a limit. The calling thread must not hold a buffer that the kernel writes, nor hold one for
-    /// writing that it reads.
+    /// Computes items `0..items` of the kernel and waits for all of them.
     ///
-    /// With [`PolicySpec::Calibrated`] a device of which little is known computes a short package of the run if it could help. The run
-    /// waits for it, as for every package.
+    /// The run waits without a timeout for other users of the kernel's buffers, and for fences of its
+    /// variants. The calling thread must not hold a buffer that the kernel writes. It must not hold for
+    /// writing a buffer that the kernel reads.
+    ///
+    /// With [`PolicySpec::Calibrated`], an unknown device computes a short package of the run if it could
+    /// help. The run waits for that package, as for every other one.
     ///
     /// # Errors
-    /// [`RunError`]. A failed unit is no error while other units can finish its work; the report names it. A lost
-    /// device is no error as long as the results lost with it can be computed again.
+    /// [`RunError`]. A failed unit is no error while other units can finish its work; the report names it. A
+    /// lost device is no error if the results lost with it can be computed again.
     #[track_caller]
     pub fn run(&self, kernel: &Kernel, items: u64) -> Result<Report, RunError> {
         self.run_with(kernel, items, &NoHooks)
@@ -163,19 +182,22 @@ impl Coexecutor {
         report
     }
 
-    /// Starts a run of items `0..items` of the kernel on a thread of its own, and returns at once. The handle tells how far the run has
-    /// come, cancels it, and is waited for or awaited.
+    /// Starts a run of items `0..items` of the kernel on a thread of its own, and returns at once.
     ///
-    /// The calling thread may hold buffers that the kernel reads, and has to release those that it holds for writing before it waits.
+    /// The handle reports progress and cancels the run. A caller can block on it or `.await` it.
+    ///
+    /// The calling thread may hold buffers that the kernel reads. It must release buffers that it holds for
+    /// writing before it waits.
     ///
     /// # Errors
-    /// What [`Coexecutor::run`] refuses before it begins; [`RunError::NoThread`]. Everything else comes with the wait.
+    /// The checks of [`Coexecutor::run`] before a run begins; [`RunError::NoThread`]. All other errors are
+    /// returned by the wait.
     ///
     /// ```
     /// # use dml_scheduler::{Coexecutor, Kernel, RunError};
     /// # fn started(coexecutor: &Coexecutor, kernel: &Kernel) -> Result<(), RunError> {
     /// let mut running = coexecutor.start(kernel, 1_000_000)?;
-    /// // Something else goes on here, and may look how far it has come.
+    /// // This thread is free for other work, and can query the progress.
     /// println!("{} of 1000000", running.progress().computed);
     /// let report = running.wait()?; // or .await
     /// # Ok(())
@@ -186,7 +208,8 @@ impl Coexecutor {
         self.start_with(kernel, items, NoHooks)
     }
 
-    /// Starts a run as [`Coexecutor::start`] does, with hooks. They are dropped before the end of the run is told.
+    /// Starts a run as [`Coexecutor::start`] does, with hooks. The hooks are dropped before the run counts as
+    /// ended.
     ///
     /// # Errors
     /// As [`Coexecutor::start`].

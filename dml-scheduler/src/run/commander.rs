@@ -1,11 +1,12 @@
 //! The Commander: hands packages to units as they become free, and takes failed packages back.
 //!
-//! The papers run the Commander as a loop on its own thread, or merge it into the CPU's unit where that thread would
-//! take a core. Here it is merged into every unit. A unit that wants work runs the loop's body itself, under a lock
-//! held for one decision. No messages and no extra thread are needed.
+//! The papers run the Commander as a loop on its own thread, or merge it into the CPU's unit where that
+//! thread would occupy a core. Here it is merged into every unit. A unit that requests work runs the loop's
+//! body itself, under a lock held for one decision. This needs no messages and no extra thread.
 //!
 //! # Source
-//! "Straightforward Heterogeneous Computing with the oneAPI Coexecutor Runtime", section 4.1 (Commander loop).
+//! "Straightforward Heterogeneous Computing with the oneAPI Coexecutor Runtime", section 4.1 (Commander
+//! loop).
 
 use crate::base::cancel::{Cancel, Within};
 use crate::base::package::{Package, UnitId};
@@ -16,24 +17,27 @@ use dml_core::{Acquire, Grants};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a thread of a run polls for something to do before it sleeps. The others are at their last packages, and a sleeping thread would be
-/// woken late; a polling one takes a core. (`dml bench never-loses`, rows below 1 ms)
+/// How long an idle thread of a run polls for work before it sleeps.
+///
+/// Near the end of a run, the other units compute their last packages, and a sleeping thread would wake late.
+/// A polling thread occupies a core. (`dml bench never-loses`, rows below 1 ms)
 pub(crate) const POLLS: Duration = Duration::from_micros(300);
 
 /// Hands out the packages of a run.
 #[derive(Debug)]
 pub(crate) struct Commander {
     splitter: Mutex<Splitter>,
-    /// The packages that each unit has completed, and their items. The policy's code may ask for them, so the splitter's lock is not needed.
+    /// The number of packages that each unit has completed, and the number of their items. They have a lock
+    /// of their own, because the policy runs under the splitter's lock and may read the run's progress.
     counts: Mutex<Vec<(u64, u64)>>,
-    /// How often something changed that may give a unit something to do.
+    /// Number of changes so far that may give a unit new work.
     changes: AtomicU64,
-    /// Where units sleep between two changes.
+    /// The lock under which units sleep until the next change.
     sleep: Mutex<()>,
     changed: Condvar,
     /// Whether the policy has failed.
     has_failed: AtomicBool,
-    /// How the run is cancelled, if it can be.
+    /// The run's cancellation, if it can be cancelled.
     cancel: Option<Arc<Cancel>>,
 }
 
@@ -42,11 +46,11 @@ pub(crate) struct Commander {
 pub(crate) enum Next {
     /// Compute this package.
     Package(Package),
-    /// There is nothing now: end a package in flight, then ask again.
+    /// No package is available now: finish a package in flight, then ask again.
     Later,
-    /// Something of the unit's own wants its attention.
+    /// The unit's own condition ended its wait for work: some results could not be collected.
     CalledBack,
-    /// Stop.
+    /// Stop: the unit gets no further package.
     NoMore,
 }
 
@@ -68,7 +72,7 @@ impl Commander {
         self.cancel.as_ref().is_some_and(|cancel| cancel.is_cancelled())
     }
 
-    /// Returns whether no further package is handed out: the run was cancelled, or its policy has failed.
+    /// Returns whether the run hands out no further package: it was cancelled, or its policy has failed.
     pub(crate) fn is_stopped(&self) -> bool {
         self.has_failed.load(Ordering::Acquire) || self.is_cancelled()
     }
@@ -78,10 +82,10 @@ impl Commander {
         self.splitter.lock().policy().failure()
     }
 
-    /// Waits for a request of the run, as long as the run is not cancelled.
+    /// Waits for a request of the run until it is granted or the run is cancelled.
     ///
     /// # Errors
-    /// [`Interrupted`](crate::base::cancel::Interrupted) after a cancellation, or what the request ends with.
+    /// [`Interrupted`](crate::base::cancel::Interrupted) after a cancellation, or the error of the request.
     pub(crate) fn wait_for(&self, acquire: Acquire) -> Result<Grants, KernelError> {
         match &self.cancel {
             Some(cancel) => cancel.wait(acquire),
@@ -89,17 +93,19 @@ impl Commander {
         }
     }
 
-    /// Marks this thread as one of the run, if the run was started.
+    /// Marks this thread as a thread of the run, if the run can be cancelled.
     pub(crate) fn enter(&self) -> Option<Within> {
         self.cancel.as_ref().map(|cancel| cancel.enter())
     }
 
-    /// Returns what a unit with nothing in flight does next. Waits while other units hold the rest of the work, which may
-    /// come back, and while the unit is not called back.
+    /// Returns what a unit with nothing in flight does next.
+    ///
+    /// Waits while other units hold the rest of the work, because that work may come back. `is_called_back`
+    /// ends the wait.
     pub(crate) fn next(&self, unit: UnitId, begun: Instant, is_called_back: impl Fn() -> bool) -> Next {
         let since = Instant::now();
         loop {
-            // What changes after this look ends the wait below.
+            // Any change after this load ends the wait below.
             let seen = self.changes.load(Ordering::Acquire);
             if is_called_back() {
                 return Next::CalledBack;
@@ -111,7 +117,7 @@ impl Commander {
         }
     }
 
-    /// Returns what a unit with packages in flight does next.
+    /// Returns what a unit does next, without waiting.
     pub(crate) fn next_now(&self, unit: UnitId, begun: Instant) -> Next {
         if self.is_stopped() {
             return Next::NoMore;
@@ -120,7 +126,7 @@ impl Commander {
         let assignment = splitter.assign_at(unit, begun.elapsed());
         if self.note_failure(&splitter) {
             if let Assignment::Package(package) = &assignment {
-                splitter.give_back(package).expect("the unit has it");
+                splitter.give_back(package).expect("the package was just handed out");
             }
             return Next::NoMore;
         }
@@ -140,15 +146,15 @@ impl Commander {
         has_failed
     }
 
-    /// Wakes the units that wait in [`Commander::next`], to look again.
+    /// Wakes the units that wait in [`Commander::next`], so that they ask again.
     fn tell(&self) {
         self.changes.fetch_add(1, Ordering::Release);
-        // A unit that has looked, and does not sleep yet, has this lock.
+        // A unit that has read `changes` and does not sleep yet holds this lock.
         drop(self.sleep.lock());
         self.changed.notify_all();
     }
 
-    /// Waits until something has changed since `seen`: polls first, then sleeps.
+    /// Waits until `changes` differs from `seen`: polls first, then sleeps.
     fn wait_for_change(&self, seen: u64, since: Instant) {
         while since.elapsed() < POLLS {
             if self.changes.load(Ordering::Acquire) != seen {
@@ -162,13 +168,15 @@ impl Commander {
         }
     }
 
-    /// Wakes the units that wait in [`Commander::next`]: one is called back, or the run is cancelled. It takes no lock under which
-    /// the policy runs.
+    /// Wakes the units that wait in [`Commander::next`]: one is called back, or the run is cancelled.
+    ///
+    /// It takes no lock under which the policy runs.
     pub(crate) fn call_back(&self) {
         self.tell();
     }
 
-    /// Changes the splitter, and returns the units that were left out so far, and are to begin now. A run that is stopped starts none.
+    /// Changes the splitter, and returns the units that were left out so far and begin now. A stopped run
+    /// starts none.
     fn change(&self, change: impl FnOnce(&mut Splitter)) -> Vec<UnitId> {
         let mut splitter = self.splitter.lock();
         change(&mut splitter);
@@ -179,7 +187,7 @@ impl Commander {
         called
     }
 
-    /// Publishes what the splitter counts, and whether its policy has failed.
+    /// Publishes the splitter's counts, and whether its policy has failed.
     fn note_change(&self, splitter: &Splitter) {
         let mut counts = self.counts.lock();
         counts.clear();
@@ -188,7 +196,9 @@ impl Commander {
         self.note_failure(splitter);
     }
 
-    /// The units that the policy calls up before any package, or while the first is under way. A run that is stopped starts none.
+    /// Returns the units that the policy calls up at time `now`. A stopped run starts none.
+    ///
+    /// Used before any package, and while the first one is in progress.
     pub(crate) fn called_up(&self, now: Duration) -> Vec<UnitId> {
         if self.is_stopped() {
             return Vec::new();
@@ -199,70 +209,74 @@ impl Commander {
         called
     }
 
-    /// Tells the policy that a package is computed, and that its results still travel. Returns the units that were left out so far, and are
-    /// to begin now.
+    /// Tells the policy that a package is computed while its results are still in transfer.
+    ///
+    /// Returns the units that were left out so far and begin now.
     ///
     /// # Panics
     /// As [`complete`](Self::complete).
     #[must_use]
     pub(crate) fn ended(&self, package: &Package, computed: Computed) -> Vec<UnitId> {
-        self.change(|splitter| splitter.ended(package, computed).expect("the unit has it"))
+        self.change(|splitter| splitter.ended(package, computed).expect("the package is in flight"))
     }
 
-    /// Records that a package's items are computed. Returns the units that were left out so far, and are to begin now.
+    /// Records that a package's items are computed. Returns the units that were left out so far and begin
+    /// now.
     ///
     /// # Panics
-    /// When no unit has the package. A unit completes its packages before it retires.
+    /// When the package is not in flight. A unit completes its packages before it retires.
     #[must_use]
     pub(crate) fn complete(&self, package: &Package, computed: Computed) -> Vec<UnitId> {
-        self.change(|splitter| splitter.complete_with(package, computed).expect("the unit has it"))
+        self.change(|splitter| splitter.complete_with(package, computed).expect("the package is in flight"))
     }
 
-    /// Retires a unit: the other units get its packages and its share. Returns the units that were left out so far, and are
-    /// to begin now.
+    /// Retires a unit: the other units get its packages and its share.
+    ///
+    /// Returns the units that were left out so far and begin now.
     pub(crate) fn retire(&self, unit: UnitId) -> Vec<UnitId> {
         self.change(|splitter| splitter.retire(unit))
     }
 
-    /// Leaves a unit out, as [`retire`](Self::retire) does, unless the others cannot finish the work.
+    /// Leaves a unit out as [`retire`](Self::retire) does, but lets it return if the others cannot finish the
+    /// work.
     pub(crate) fn spare(&self, unit: UnitId) -> Vec<UnitId> {
         self.change(|splitter| splitter.spare(unit))
     }
 
-    /// Reopens a completed package whose results were lost: its items are computed again.
+    /// Reopens a completed package whose results were lost, so that its items are computed again.
     ///
     /// # Panics
     /// When the package is not completed. The director reopens each recorded package only once.
     pub(crate) fn reopen(&self, package: &Package) {
         let mut splitter = self.splitter.lock();
-        splitter.reopen(package).expect("the unit has computed it");
+        splitter.reopen(package).expect("the package is completed");
         self.note_change(&splitter);
         drop(splitter);
         self.tell();
     }
 
-    /// Lets all units take part that were left out. Returns whether there were any.
+    /// Lets all units that were left out take part. Returns whether there were any.
     pub(crate) fn call_up_all(&self) -> bool {
         self.splitter.lock().call_up_all()
     }
 
-    /// Returns whether the unit is left out, and was not called up.
+    /// Returns whether the unit is left out and was not called up.
     pub(crate) fn is_left_out(&self, unit: UnitId) -> bool {
         self.splitter.lock().is_benched(unit)
     }
 
-    /// Returns whether the unit is still part of the run, and not left out.
+    /// Returns whether the unit takes part in the run: neither retired nor left out.
     pub(crate) fn is_active(&self, unit: UnitId) -> bool {
         let splitter = self.splitter.lock();
         splitter.is_active(unit) && !splitter.is_benched(unit)
     }
 
-    /// The packages that each unit has completed, and their items.
+    /// Returns the number of packages that each unit has completed, and the number of their items.
     pub(crate) fn counts(&self) -> Vec<(u64, u64)> {
         self.counts.lock().clone()
     }
 
-    /// The number of items that no unit computed.
+    /// Returns the number of items that are not computed.
     pub(crate) fn missing(&self) -> u64 {
         let splitter = self.splitter.lock();
         splitter.work() - splitter.completed()

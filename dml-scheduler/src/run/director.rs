@@ -1,14 +1,15 @@
-//! The Director: checks a run, sets its units up, and gathers their results.
+//! The Director: checks a run, sets up its units, and gathers their results.
 //!
 //! ```text
-//!   check ──▶ round: every unit that is left works until there is nothing more for it ──▶ gather
+//!   check ──▶ round: every remaining unit works until it gets no more packages ──▶ gather
 //!               ▲                                         │
-//!               └── results gone with a lost device: ─────┘
-//!                   reopened, for the units that are left
+//!               └── results lost with a device: ──────────┘
+//!                   reopened for the remaining units
 //! ```
-//! A lost device can take results along that were complete but not collected. That is detected when the units have
-//! ended, many of them for lack of work. So the remaining units work another round. Every further round follows the
-//! loss of a device or the failure of a unit that has spoiled its partial of a reduction, so the number of rounds is limited.
+//! A lost device can lose results that were complete but not collected. The director detects that after the
+//! units have ended, so the remaining units work another round. Each further round follows one of three
+//! events: the loss of a device, the failure of a unit that spoiled its partial of a reduction, or the
+//! call-up of units that were left out. So the number of rounds is bounded.
 
 use crate::base::cancel::Cancel;
 use crate::base::package::{Package, UnitId};
@@ -28,20 +29,22 @@ use dml_core::{DeviceId, DeviceSet, Platform, PlatformId, span};
 use std::panic::Location;
 use std::time::{Duration, Instant};
 
-/// A run that is checked and set up, and has not begun.
+/// A run that is checked and set up but has not begun.
 pub(crate) struct Prepared {
-    /// The kernel, with the run's own partials.
+    /// The kernel, with this run's partials of its reductions.
     kernel: Kernel,
     items: u64,
     plan: RunPlan,
     commander: Arc<Commander>,
-    /// What the policy was built from and decides, if that is recorded.
+    /// The policy's blueprint and the log of its decisions, if decisions are recorded.
     decided: Option<(Blueprint, Log)>,
 }
 
 impl Prepared {
-    /// Checks a run of items `0..items` of `kernel` over the co-executor's devices, and sets it up. The checks are made for the
-    /// thread that calls. `cancel` is how it can be cancelled.
+    /// Checks a run of items `0..items` of `kernel` over the co-executor's devices, and sets it up.
+    ///
+    /// The checks concern the calling thread: a buffer that it holds is an error. `cancel` is the run's
+    /// cancellation, if it can be cancelled.
     pub(crate) fn new(
         setup: &Setup,
         kernel: &Kernel,
@@ -61,7 +64,7 @@ impl Prepared {
         Ok(Self { kernel, items, plan, commander, decided })
     }
 
-    /// The devices of the run, those that are left out among them.
+    /// Returns the devices of the run, including those that are left out.
     pub(crate) fn devices(&self) -> &[DeviceId] {
         &self.plan.devices
     }
@@ -70,7 +73,7 @@ impl Prepared {
         &self.commander
     }
 
-    /// Runs it, on this thread and on others.
+    /// Runs the kernel on this thread and on others.
     pub(crate) fn direct(&self, setup: &Setup, hooks: &dyn Hooks) -> Result<Report, RunError> {
         let span = span!(
             INFO,
@@ -146,7 +149,7 @@ impl Prepared {
                         error => error,
                     }
                 })?;
-                // A set of which some had no thread says nothing of what they can do.
+                // A run in which some device had no thread says nothing about the speed of the set.
                 if decides(setup, kernel) && threadless.is_empty() && report.failures.is_empty() {
                     let run = Ran {
                         kernel: kernel.name(),
@@ -170,9 +173,10 @@ impl Prepared {
     }
 }
 
-/// Runs rounds until no further device is lost and no result spoiled, or until a round leaves nothing to compute, or the run is
-/// cancelled. Returns
-/// the number of items that cannot be computed again, because their inputs are lost.
+/// Runs rounds until no further device is lost and no result spoiled, nothing is left to compute, or the run
+/// stops.
+///
+/// Returns the number of items that cannot be computed again, because their inputs are lost or were changed.
 fn run_rounds(rounds: &Rounds<'_>, platform: &Platform) -> u64 {
     let Rounds { units, runs, commander, .. } = *rounds;
     let mut known = platform.lost_devices();
@@ -184,7 +188,7 @@ fn run_rounds(rounds: &Rounds<'_>, platform: &Platform) -> u64 {
         let lost = platform.lost_devices();
         let is_spoiled = units.iter().zip(runs).any(|(unit, run)| has_spoiled(unit, &run.lock()));
         if lost == known && !is_spoiled {
-            // Those who were left out finish what the others could not.
+            // Units that were left out finish the work that the others could not.
             let is_short = commander.missing() > 0 && !commander.is_stopped();
             if is_short && commander.call_up_all() {
                 continue;
@@ -193,7 +197,7 @@ fn run_rounds(rounds: &Rounds<'_>, platform: &Platform) -> u64 {
         }
         known = lost;
         for unit in units.iter().filter(|unit| lost.contains(unit.device)) {
-            // Whoever is called up for that works in the next round.
+            // Units that this calls up work in the next round.
             _ = commander.retire(unit.id);
         }
         for (unit, run) in units.iter().zip(runs) {
@@ -205,14 +209,17 @@ fn run_rounds(rounds: &Rounds<'_>, platform: &Platform) -> u64 {
     }
 }
 
-/// Returns whether a unit that gave up has spoiled results of its earlier packages: a partial of a reduction that was in no
-/// other memory.
+/// Returns whether a unit that gave up has spoiled results of its earlier packages.
+///
+/// That happens to a partial of a reduction that was in no other memory.
 fn has_spoiled(unit: &Unit<'_>, run: &UnitRun) -> bool {
     run.failure.is_some() && run.packages.iter().any(|record| !unit.kernel.has_results(&record.package))
 }
 
-/// Takes back a unit's packages whose results can no longer be read, to be computed again. Returns the number of items
-/// that cannot be computed again, because their inputs are lost too, or were changed.
+/// Takes back a unit's packages whose results can no longer be read, so that they are computed again.
+///
+/// Returns the number of items that cannot be computed again, because their inputs are lost too or were
+/// changed.
 fn take_back_lost(unit: &Unit<'_>, run: &mut UnitRun, lost_devices: DeviceSet) -> u64 {
     let (kept, lost): (Vec<_>, Vec<_>) = std::mem::take(&mut run.packages)
         .into_iter()
@@ -226,8 +233,9 @@ fn take_back_lost(unit: &Unit<'_>, run: &mut UnitRun, lost_devices: DeviceSet) -
     reopen(unit, &lost)
 }
 
-/// Reopens packages for the remaining units, except those whose inputs are lost, or that may have changed them. Returns the number of items
-/// of these exceptions.
+/// Reopens packages for the remaining units, except packages whose inputs are lost or may have been changed.
+///
+/// Returns the number of items in these exceptions.
 fn reopen(unit: &Unit<'_>, lost: &[PackageRecord]) -> u64 {
     let mut given_up = 0;
     for PackageRecord { package, .. } in lost {
@@ -240,14 +248,15 @@ fn reopen(unit: &Unit<'_>, lost: &[PackageRecord]) -> u64 {
     given_up
 }
 
-/// The failure of a unit whose device was lost together with the results of some packages, the last of them `package`.
+/// Returns the failure of a unit whose device was lost with the results of some packages; `package` is the
+/// last one.
 fn lost_with(unit: &Unit<'_>, package: &Package, packages: usize) -> UnitFailure {
     let why = unit.loss().map_or_else(String::new, |loss| format!(": {loss}"));
     let message = format!("device {} was lost with the results of {packages} packages{why}", unit.name());
     unit.failure(package.clone(), message, unit.begun.elapsed())
 }
 
-/// The devices that take part.
+/// Returns the devices of the run, after checking them and the collecting device.
 fn devices(setup: &Setup, kernel: &Kernel) -> Result<Vec<DeviceId>, RunError> {
     let devices = match &setup.devices {
         Chosen::Every => kernel.devices().collect(),
@@ -271,7 +280,7 @@ fn devices(setup: &Setup, kernel: &Kernel) -> Result<Vec<DeviceId>, RunError> {
     Ok(devices)
 }
 
-/// The names of devices; of those that the platform does not have, their numbers.
+/// Returns the names of devices. A device unknown to the platform is named by its number.
 fn names(setup: &Setup, devices: impl IntoIterator<Item = DeviceId>) -> Vec<String> {
     let known = setup.platform.devices();
     let name = |device: DeviceId| {
@@ -280,7 +289,8 @@ fn names(setup: &Setup, devices: impl IntoIterator<Item = DeviceId>) -> Vec<Stri
     devices.into_iter().map(name).collect()
 }
 
-/// Checks that the platform has each device, that the kernel has a variant for it, and that it is named once.
+/// Checks that the platform has each device, that the kernel has a variant for it, and that no device is
+/// named twice.
 fn check_devices(platform: &Platform, kernel: &Kernel, devices: &[DeviceId]) -> Result<(), RunError> {
     let known = platform.devices();
     check_known(platform, kernel, devices.iter().copied())?;
@@ -309,7 +319,9 @@ fn check_known(
     }
 }
 
-/// Checks that the collecting device can have results: a later error would be one of items that are computed.
+/// Checks that the collecting device has an arena.
+///
+/// Without this check the error would come only after items were computed.
 fn check_collecting(
     platform: &Platform,
     kernel: &Kernel,
@@ -325,23 +337,26 @@ fn check_collecting(
     }
 }
 
-/// A run as it began.
+/// The state of a run at its start.
 struct RunStart {
     platform: PlatformId,
     kernel: String,
     policy: PolicySpec,
-    /// On the clock of the platform.
+    /// Start of the run, on the platform's clock.
     begun: Duration,
-    /// Whether each device was to wait until it is called up.
+    /// Whether each device was left out at the start, until it is called up.
     waited: Vec<bool>,
 }
 
-/// Whether a unit that began did so later than those that began at the start.
+/// Returns whether a unit that began joined after the start of the run.
 fn joins_later(waited: bool, had_no_thread: Option<&Threadless>) -> bool {
     waited || had_no_thread.is_some_and(|unit| !unit.had_begun)
 }
 
-/// The report of what all units did, but those for which there was no thread. `is_waiting` says of each whether it was left out to the end.
+/// Builds the report of a run.
+///
+/// `threadless` are the units for which there was no thread. `is_waiting` returns whether a unit was left out
+/// until the end.
 fn gather(
     plan: &RunPlan,
     opening: RunStart,
@@ -360,7 +375,7 @@ fn gather(
         end: run.end,
         known_rate: plan.known_rate(index),
     });
-    // Who was called up after all, because the others could not do it, was needed.
+    // A unit that was called up and worked was needed, so it does not count as left out.
     let others_seconds = duration.as_secs_f64();
     let (mut left_out, mut called_up) = (Vec::new(), Vec::new());
     for (index, ((&device, run), waited)) in of_devices.zip(&waited).enumerate() {
@@ -396,7 +411,7 @@ fn gather(
 mod tests {
     use super::*;
 
-    /// There may be no thread in a later round for a unit that began at the start.
+    /// A unit that began at the start can lack a thread in a later round.
     #[test]
     fn who_began_at_the_start_is_not_called_up() {
         let of = |had_begun| Threadless { unit: UnitId(0), had_begun };

@@ -6,15 +6,18 @@ use dml_core::sync::Mutex;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Callbacks of an application during a co-execution (the papers' extended mode). The methods for a unit run on its
-/// thread; those for the director run on the caller's thread. [`package_done`](Hooks::package_done) runs on a unit's
-/// thread, or on the one that brings its results.
+/// Callbacks of an application during a co-execution (the papers' extended mode).
+///
+/// The callbacks of a unit run on its thread; those of the director run on the thread that runs the
+/// co-execution. [`package_done`](Hooks::package_done) runs on the unit's thread, or on the thread that
+/// collects its results.
 ///
 /// # What a hook may do
-/// - **H-1** A hook may panic, which does not disturb the run. When the run has ended, the first panic continues in the caller of
-///   [`run_with`](crate::Coexecutor::run_with), or in whoever waits for a run that was started. (`hostile` `a_hook_that_panics_is_heard_after_the_run`)
-/// - **H-2** A hook may call back into core and the scheduler, which hold no lock while they call it, nor any buffer on its
-///   thread. It may use the kernel's buffers, and run kernels over them. (`pipelines`
+/// - **H-1** A hook may panic without disturbing the run. After the run has ended, the first panic resumes in
+///   the caller of [`run_with`](crate::Coexecutor::run_with), or in the thread that waits for a started run.
+///   (`hostile` `a_hook_that_panics_is_heard_after_the_run`)
+/// - **H-2** A hook may call core and the scheduler. They hold no lock while they call it, and no buffer on
+///   its thread. It may use the kernel's buffers, and run kernels over them. (`pipelines`
 ///   `a_hook_may_compute_with_what_the_run_has_done`)
 pub trait Hooks: Sync {
     /// Called before any unit starts.
@@ -23,18 +26,21 @@ pub trait Hooks: Sync {
     /// Called after every unit has ended.
     fn director_end(&self) {}
 
-    /// Called before a unit takes its first package, and again if the unit goes on because another device's results
-    /// were lost.
+    /// Called before a unit takes its first package, and again before each further round of the unit.
+    ///
+    /// A further round follows when results of another device were lost, or when other units could not
+    /// finish.
     fn unit_start(&self, unit: UnitId, device: DeviceId) {
         let _ = (unit, device);
     }
 
-    /// Called after a unit's last package, and again if the unit went on.
+    /// Called after a unit's last package, and again after each further round of the unit.
     fn unit_end(&self, unit: UnitId, device: DeviceId) {
         let _ = (unit, device);
     }
 
-    /// Called when a package's results are where they belong. Items whose results are lost later come in another package.
+    /// Called when a package's results are at their destination. Items whose results are lost later come in
+    /// another package.
     fn package_done(&self, package: &Package, device: DeviceId) {
         let _ = (package, device);
     }
@@ -46,7 +52,7 @@ pub struct NoHooks;
 
 impl Hooks for NoHooks {}
 
-/// Wraps hooks, and holds their panics back until the run has ended.
+/// Wraps hooks, and defers their panics until the run has ended.
 pub(crate) struct Patient<'a> {
     hooks: &'a dyn Hooks,
     first_panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -62,19 +68,19 @@ impl<'a> Patient<'a> {
             let mut first = self.first_panic.lock();
             let later = if first.is_none() { first.replace(panic) } else { Some(panic) };
             drop(first);
-            // A panic that is not passed on is forgotten, because dropping it may panic again.
+            // Later panics are leaked, because dropping their payload may panic.
             std::mem::forget(later);
         }
     }
 
-    /// Ends the run, and continues the first panic of a hook.
+    /// Resumes the first panic of a hook, if there was one.
     pub(crate) fn end(self) {
         if let Some(panic) = self.into_panic() {
             resume_unwind(panic);
         }
     }
 
-    /// Ends the run, and returns the first panic of a hook.
+    /// Returns the first panic of a hook.
     pub(crate) fn into_panic(self) -> Option<Box<dyn Any + Send>> {
         self.first_panic.into_inner()
     }

@@ -1,4 +1,4 @@
-//! One run: it is checked and set up, its units compute packages, and its results are gathered.
+//! One run: checks it, sets it up, computes its packages on units, and gathers the results.
 //!
 //! ```text
 //!   Coexecutor::run ───▶ director ──▶ round ──▶ unit, one per device ◀── packages ── commander

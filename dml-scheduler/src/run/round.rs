@@ -1,19 +1,22 @@
-//! A round: every unit that is left works until there is nothing more for it, each on a thread of its own.
+//! A round: every remaining unit works until it gets no more packages, each on a thread of its own.
 //!
 //! ```text
-//!   the caller's thread  ▏calls helpers ▏the last unit .............▏what nobody has begun ▏waits for those at work ▏
-//!   helper 1                  └─▶ wakes ▏a unit .......................▏
-//!   helper 2                                  └─▶ wakes ▏collects ........▏
-//!   helper 3                                                 └─▶ wakes too late, and is not waited for
+//!   caller's thread  ▏calls helpers ▏the last unit .............▏queued tasks ▏waits for busy helpers ▏
+//!   helper 1              └─▶ wakes ▏a unit ......................................▏
+//!   helper 2                              └─▶ wakes ▏collects ........▏
+//!   helper 3                                             └─▶ wakes too late; the round does not wait for it
 //! ```
-//! 1. A thread that has a task for another one puts it on the list, and calls a helper.
-//! 2. A helper does first the task that it was called for, if no thread has begun it, and then others. So each task for which a helper was called is done, also
-//!    if there is no helper for another one.
-//! 3. At its end the caller's thread does the tasks that no thread has begun. The round does not wait for a helper that wakes late.
-//! 4. A unit for which there is no thread is left out, and the others get its part. If they cannot compute it, another round has the unit. If no other unit is
-//!    left, its task stays on the list for the caller's thread. A unit whose results no helper brings brings them itself.
-//! 5. If units may be called up soon, a helper comes in before there is a task for it, and polls for a while: one that wakes then comes late.
-//! 6. The round lends its list through a [`Gate`], which it closes when all tasks are done.
+//! 1. A thread that has a task for another thread queues the task and calls a helper.
+//! 2. A helper first does the task that it was called for, if no thread has begun it, and then other tasks.
+//!    So every task with a helper of its own gets done, even if another task has no helper.
+//! 3. At the end, the caller's thread does the tasks that no thread has begun. The round does not wait for a
+//!    helper that wakes late.
+//! 4. A unit without a thread is left out, and the other units get its share. If they cannot finish the work,
+//!    a further round includes the unit. If no other unit is active, its task stays queued for the caller's
+//!    thread. A unit without a collector thread collects its own results.
+//! 5. If units may be called up soon, a helper arrives in advance and polls for a while. A helper that is
+//!    woken only for the task would be late.
+//! 6. The round lends its task list through a [`Gate`], and closes the gate when all tasks are done.
 
 use crate::base::package::UnitId;
 use crate::run::commander::{Commander, POLLS};
@@ -25,7 +28,7 @@ use std::collections::VecDeque;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// What the rounds of a run need.
+/// The data shared by all rounds of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Rounds<'a> {
     pub(crate) units: &'a [Unit<'a>],
@@ -33,7 +36,7 @@ pub(crate) struct Rounds<'a> {
     pub(crate) commander: &'a Commander,
     /// The units for which there was no thread.
     pub(crate) threadless: &'a Mutex<Vec<Threadless>>,
-    /// Whether units may soon be called up.
+    /// Whether units may be called up soon.
     pub(crate) explores: bool,
     pub(crate) begun: Instant,
 }
@@ -42,11 +45,11 @@ pub(crate) struct Rounds<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Threadless {
     pub(crate) unit: UnitId,
-    /// Whether it had begun in an earlier round.
+    /// Whether the unit had begun in an earlier round.
     pub(crate) had_begun: bool,
 }
 
-/// A round under way.
+/// A round in progress.
 pub(crate) struct Round<'a> {
     of: Rounds<'a>,
     desks: Vec<Desk>,
@@ -59,23 +62,23 @@ pub(crate) struct Round<'a> {
 struct List {
     /// The tasks that no thread has begun.
     tasks: VecDeque<Task>,
-    /// How many threads are at a task.
+    /// Number of threads that are running a task.
     busy: usize,
     /// Whether a helper polls for a task.
     is_awaited: bool,
     is_over: bool,
 }
 
-/// What a thread does in a round.
+/// A task for one thread of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
-    /// It is the thread of a unit.
+    /// Run a unit.
     Work(UnitId),
-    /// It collects what a unit has computed.
+    /// Collect a unit's results.
     Collect(UnitId),
 }
 
-/// What a thread was called for.
+/// The purpose for which a helper was called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Called {
     #[default]
@@ -85,18 +88,21 @@ enum Called {
 }
 
 thread_local! {
-    /// What the thread was called for, until it looks at the list.
+    /// The purpose for which this thread was called, until it takes its first task.
     static CALLED: Cell<Called> = const { Cell::new(Called::Nothing) };
 }
 
 impl<'a> Round<'a> {
-    /// Lets every remaining unit work until it gets no more work. A single unit, or the last of several, works on the caller's thread. Units
-    /// that are called up meanwhile join.
+    /// Runs every remaining unit until it gets no more packages. Units that are called up during the round
+    /// join it.
+    ///
+    /// A single unit, or the last of several, runs on the caller's thread.
     ///
     /// # Panics
-    /// With the panic of a unit: it catches those of its kernel, so that is a bug, which goes on from here.
+    /// With the panic of a unit. A unit catches panics of its kernel, so such a panic is a bug of the
+    /// scheduler.
     pub(crate) fn run(of: &Rounds<'a>) {
-        // Those that the policy explores begin with the others.
+        // Units that the policy explores from the start begin with the others.
         of.commander.called_up(Duration::ZERO);
         let active = of.units.iter().map(|unit| unit.id).filter(|unit| of.commander.is_active(*unit));
         let mut left: Vec<UnitId> = active.collect();
@@ -121,7 +127,9 @@ impl<'a> Round<'a> {
         Self { of: *of, desks, list: Mutex::default(), changed: Condvar::new(), gate: OnceLock::new() }
     }
 
-    /// Calls a helper for a task. Returns whether there is one, or another thread has begun the task.
+    /// Queues a task and calls a helper for it. Returns whether a helper or another thread does the task.
+    ///
+    /// If not, the task is taken back.
     fn call(&self, task: Task) -> bool {
         let mut list = self.list.lock();
         list.tasks.push_back(task);
@@ -131,7 +139,7 @@ impl<'a> Round<'a> {
         is_awaited || self.call_helper(Called::For(task)) || !self.take_back(task)
     }
 
-    /// Returns whether there is a helper.
+    /// Calls a helper into the round. Returns whether there is one.
     fn call_helper(&self, called: Called) -> bool {
         self.gate.get().cloned().is_some_and(|gate| {
             let help = move || gate.help(|| CALLED.set(called));
@@ -139,14 +147,14 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// Takes a task off the list. Returns whether it was there.
+    /// Removes a task from the list. Returns whether it was there.
     fn take_back(&self, task: Task) -> bool {
         let mut list = self.list.lock();
         let place = list.tasks.iter().position(|other| *other == task);
         place.is_some_and(|place| list.tasks.remove(place).is_some())
     }
 
-    /// Does the tasks that no thread has begun, and first the one that this thread was called for.
+    /// Does the tasks that no thread has begun, starting with the one that this thread was called for.
     fn share(&self) {
         let mut first = match CALLED.take() {
             Called::For(task) => Some(task),
@@ -162,7 +170,8 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Polls until there is a task, or for long enough, and asks now and then whether units are called up.
+    /// Polls until there is a task, the round ends, or [`POLLS`] have passed. Starts units that are called up
+    /// meanwhile.
     fn stand_by(&self) {
         let begun = Instant::now();
         let every = POLLS / 6;
@@ -183,7 +192,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Takes this task off the list, or else the one that has been there for longest.
+    /// Takes the task `first` off the list, or the oldest task if `first` is not there.
     fn take(&self, first: Option<Task>) -> Option<Task> {
         let mut list = self.list.lock();
         let place = list.tasks.iter().position(|task| Some(*task) == first);
@@ -203,12 +212,12 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Lets a unit work on this thread.
+    /// Runs a unit on this thread.
     fn work(&self, UnitId(index): UnitId) {
         self.of.units[index].run(&self.of.runs[index], &self.desks[index], self);
     }
 
-    /// Does the tasks that are left, and returns when no thread is at one.
+    /// Does the remaining tasks, and returns when no thread is running one.
     fn finish(&self) {
         let begun = Instant::now();
         loop {
@@ -244,7 +253,7 @@ impl Start for Round<'_> {
                 let called = self.of.commander.spare(unit);
                 self.start(&called);
             } else {
-                // The caller's thread has nothing else to do.
+                // No other unit is active, so the caller's thread will be free for it.
                 self.list.lock().tasks.push_back(Task::Work(unit));
                 self.changed.notify_all();
             }
@@ -256,7 +265,7 @@ impl Start for Round<'_> {
     }
 }
 
-/// A thread that is at a task, also if that panics.
+/// Counts a thread as busy with a task until dropped, even if the task panics.
 struct Busy<'a>(&'a Round<'a>);
 
 impl Drop for Busy<'_> {
@@ -271,7 +280,7 @@ mod tests {
     use super::*;
     use crate::policy::{Dynamic, Policy, Splitter};
 
-    /// Otherwise a thread does what none is to be had for, and nobody what it was called for.
+    /// Otherwise a helper could take a task that gets no helper, and leave its own task undone.
     #[test]
     fn a_thread_does_first_what_it_was_called_for() {
         let splitter = Splitter::new(Box::new(Dynamic::new(10, 1, 1).unwrap()), 1, 10, 1).unwrap();
@@ -283,12 +292,12 @@ mod tests {
         let [work, collect, other] = [Task::Work(UnitId(0)), Task::Collect(UnitId(1)), Task::Work(UnitId(2))];
         round.list.lock().tasks.extend([work, collect, other]);
         assert_eq!(round.take(Some(collect)), Some(collect));
-        // Somebody else has done it.
+        // Another thread has taken that task.
         assert_eq!(round.take(Some(collect)), Some(work));
         assert_eq!((round.take(None), round.take(None)), (Some(other), None));
     }
 
-    /// No further helper is called for a task that one awaits, which does it.
+    /// A helper that stands by does the task, so no further helper is called.
     #[test]
     fn a_helper_that_stands_by_does_the_next_task() {
         let splitter = Splitter::new(Box::new(Dynamic::new(10, 1, 1).unwrap()), 1, 10, 1).unwrap();
@@ -310,7 +319,7 @@ mod tests {
                 std::thread::yield_now();
             }
             let task = Task::Work(UnitId(0));
-            // Without a gate there is no other helper.
+            // Without a gate no other helper can be called.
             while !round.call(task) {}
             assert_eq!(helper.join().unwrap(), task);
         });
@@ -319,7 +328,7 @@ mod tests {
         assert!(!round.list.lock().is_awaited);
     }
 
-    /// Whom the policy calls up after 60 us, though no package has ended.
+    /// A policy that calls up a unit after 60 us, although no package has ended.
     #[derive(Debug)]
     struct Late;
 
@@ -342,7 +351,7 @@ mod tests {
         let of =
             Rounds { units, runs, commander: &commander, threadless: &threadless, explores: true, begun };
         let round = Round::new(&of);
-        // On a busy machine its time may be over before it looks.
+        // On a busy machine the polling time may end before the first query.
         let task = std::iter::repeat_with(|| {
             round.stand_by();
             round.take(None)

@@ -1,13 +1,14 @@
-//! Runs that were started, and go on by themselves.
+//! Started runs, which proceed on their own thread, and their handles.
 //!
 //! ```text
-//!   start ──▶ checked, set up ──▶ Running ── progress · wait · wait_timeout · await ──▶ Report, or why there is none
-//!                  │                 └── cancel · canceller · drop ──▶ no further package, those launched end
-//!                  └─▶ the run's own thread: director, units ──▶ everything of the run dropped ──▶ end told
+//!   start ──▶ checks, setup ──▶ Running ── progress · wait · wait_timeout · await ──▶ Report or RunError
+//!                  │               └── cancel · canceller · drop ──▶ no further package; launched ones end
+//!                  └─▶ the run's own thread: director, units ──▶ drops the run's state ──▶ signals the end
 //! ```
-//! 1. The end is told when nothing of the run is left: no unit, no hook, no copy of the kernel.
-//! 2. Whoever waits is woken by the run's own thread, without a lock. A waker that panics disturbs nobody.
-//! 3. A fork of the process has the handle, and not the run. It takes no lock of it, and hears that it is a fork.
+//! 1. The end is signalled only after all state of the run is gone: no unit, no hook, no copy of the kernel.
+//! 2. The run's own thread wakes the waiters, without a lock. A waker that panics disturbs no other thread.
+//! 3. A fork of the process has the handle but not the run. It takes no lock of the run, and its waits return
+//!    [`RunError::Forked`].
 
 use crate::base::cancel::Cancel;
 use crate::base::guard::{Quiet, quietly};
@@ -29,35 +30,36 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// A run on its way, begun by [`Coexecutor::start`](crate::Coexecutor::start).
+/// The handle of a run that was started by [`Coexecutor::start`](crate::Coexecutor::start).
 ///
-/// Wait for the end with [`wait`](Self::wait), [`wait_timeout`](Self::wait_timeout) or `.await`. Each tells the same again after
-/// the end. If a hook has panicked, the first of them continues the panic instead.
+/// Wait for the end with [`wait`](Self::wait), [`wait_timeout`](Self::wait_timeout) or `.await`. After the
+/// end, each of them returns the same result every time. If a hook has panicked, the first of these calls
+/// resumes the panic instead.
 ///
-/// Dropping the value [cancels](Self::cancel) the run and waits for its end. On a thread of the run itself, in a hook or in a
-/// kernel, it only cancels.
+/// Dropping the handle [cancels](Self::cancel) the run and waits for its end. On a thread of the run itself,
+/// in a hook or in a kernel, dropping only cancels.
 #[must_use = "a run that is dropped is cancelled: wait for it, await it, or keep it"]
 pub struct Running(Arc<Shared>);
 
-/// A handle that cancels a run from anywhere, also while another thread waits for it.
+/// A handle that cancels a run from any thread, even while another thread waits for the run.
 #[derive(Clone)]
 pub struct RunCanceller(Arc<Shared>);
 
-/// How far a run has come.
+/// The progress of a run.
 ///
-/// Items whose results were lost with a device are no longer computed, so the numbers can become smaller.
+/// Items whose results were lost with a device do not count as computed, so the numbers can decrease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// The number of items that are computed, and whose results are where they belong.
+    /// The number of items that are computed and whose results are at their destination.
     pub computed: u64,
     /// The number of items of the run.
     pub items: u64,
-    /// Each device's part, in the order of the run's devices.
+    /// The progress of each device, in the order of the run's devices.
     pub devices: Vec<DeviceProgress>,
 }
 
-/// What one device has computed so far.
+/// The progress of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceProgress {
@@ -69,14 +71,15 @@ pub struct DeviceProgress {
     pub items: u64,
 }
 
-/// What the run, its handle and its cancellers share.
+/// The state shared by the run, its handle and its cancellers.
 struct Shared {
-    /// The process that has the run.
+    /// The id of the process that started the run.
     process: u32,
     kernel: String,
     items: u64,
     devices: Vec<DeviceId>,
-    /// The buffers that the run writes, with the indices of their arguments; none after its end.
+    /// The buffers of the kernel's arguments, with the arguments' positions and access. Empty after the end
+    /// of the run.
     buffers: Mutex<Vec<(usize, Access, RawBuffer)>>,
     commander: Arc<Commander>,
     cancel: Arc<Cancel>,
@@ -85,18 +88,19 @@ struct Shared {
 }
 
 enum State {
-    /// With the waker of the last poll.
+    /// The run is in progress. Holds the waker of the last poll.
     Running(Option<Waker>),
     Ended {
         result: Box<Result<Report, RunError>>,
-        /// The first panic of a hook, until somebody hears of it.
+        /// The first panic of a hook, until a waiter has taken it. Or the panic of the director, which is a
+        /// bug.
         panic: Option<Panic>,
     },
 }
 
 type Panic = Quiet<Box<dyn Any + Send>>;
 
-/// What a waiter does with an end.
+/// What a waiter gets when the run has ended.
 enum Heard {
     Result(Box<Result<Report, RunError>>),
     Panic(Panic),
@@ -122,7 +126,7 @@ impl State {
     }
 }
 
-/// Starts a run on another thread. The checks, and what they find, are in this call.
+/// Starts a run on another thread. The checks are made in this call, which returns their errors.
 pub(crate) fn start(
     setup: Setup,
     kernel: &Kernel,
@@ -151,7 +155,7 @@ pub(crate) fn start(
     match Helpers::shared().call(move || own.work(setup, prepared, hooks)) {
         Ok(()) => Ok(Running(shared)),
         Err(error) => {
-            // Nothing runs that the handle could wait for.
+            // No thread will end the run, so mark it as ended: otherwise a waiter would block forever.
             shared.end(Err(shared.cancelled(items)), None);
             Err(RunError::NoThread { kernel: kernel.name().to_owned(), cause: error.to_string() })
         }
@@ -159,7 +163,7 @@ pub(crate) fn start(
 }
 
 impl Shared {
-    /// The run's own thread.
+    /// Executes the run, on its own thread.
     fn work(&self, setup: Setup, prepared: Prepared, hooks: Quiet<Box<dyn Hooks + Send>>) {
         let within = self.cancel.enter();
         let patient = Patient::new(&**hooks);
@@ -168,13 +172,14 @@ impl Shared {
         quietly(hooks);
         quietly(prepared);
         quietly(setup);
-        // With a buffer's last handle goes its storage. That is an arena's code, which may ask the run.
+        // Dropping a buffer's last handle frees its storage. That runs code of an arena, which may query the
+        // run.
         let buffers = std::mem::take(&mut *self.buffers.lock());
         quietly(buffers);
         drop(within);
         let (result, panic) = match directed {
             Ok(result) => (result, panic),
-            // A bug of the director, which goes on in whoever waits.
+            // A bug of the director: the panic resumes in the waiter.
             Err(bug) => (Err(self.cancelled(self.items)), Some(bug)),
         };
         self.end(result, panic.map(Quiet::new));
@@ -189,7 +194,7 @@ impl Shared {
         let before = std::mem::replace(&mut *self.state.lock(), ended);
         self.changed.notify_all();
         if let State::Running(Some(waker)) = before {
-            // The call is by reference, so that a waker that panics is dropped under a guard of its own.
+            // Woken by reference, so that a waker that panics is dropped under a separate guard.
             let _ = guard(|| waker.wake_by_ref());
             quietly(waker);
         }
@@ -206,12 +211,12 @@ impl Shared {
     fn cancel(&self) {
         if self.is_here() {
             self.cancel.cancel();
-            // Whoever waits for work looks again.
+            // Wakes units that wait for work, so that they see the cancellation.
             self.commander.call_back();
         }
     }
 
-    /// Waits for the end, until the deadline at most.
+    /// Waits for the end of the run or the deadline. Returns `None` after the deadline.
     fn wait(&self, deadline: Option<Instant>) -> Option<Heard> {
         let mut state = self.state.lock();
         loop {
@@ -236,9 +241,12 @@ impl Running {
     /// Waits until the run has ended.
     ///
     /// # Errors
-    /// [`RunError::Cancelled`] after a cancellation that came in time. [`RunError::HeldByCaller`] while the calling thread holds a buffer
-    /// that the run writes, and [`RunError::WithinItself`] on a thread of the run: both would wait for ever, and the run goes on. All
-    /// others as of [`Coexecutor::run`](crate::Coexecutor::run).
+    /// - [`RunError::Cancelled`] if the run was cancelled before it was complete.
+    /// - [`RunError::HeldByCaller`] while the calling thread holds a buffer that the run writes, or holds for
+    ///   writing a buffer that it reads. Waiting would deadlock; the run continues.
+    /// - [`RunError::WithinItself`] on a thread of the run. Waiting would deadlock; the run continues.
+    /// - [`RunError::Forked`] in a fork of the process.
+    /// - All others as of [`Coexecutor::run`](crate::Coexecutor::run).
     pub fn wait(&mut self) -> Result<Report, RunError> {
         let shared = &*self.0;
         if !shared.is_here() {
@@ -265,12 +273,14 @@ impl Running {
         shared.wait(None).map_or_else(|| Err(shared.forked()), Heard::tell)
     }
 
-    /// As [`wait`](Self::wait), for a limited time. The run goes on after a timeout: wait for it again, or cancel it. A time of zero asks
-    /// whether the run has ended.
+    /// Waits until the run has ended or the timeout has elapsed.
+    ///
+    /// The run continues after a timeout: wait for it again, or cancel it. A timeout of zero polls the run.
     ///
     /// # Errors
-    /// [`RunError::Timeout`] if the run has not ended in time. Otherwise as [`wait`](Self::wait), but a thread that holds a
-    /// buffer of the run, or belongs to it, waits for the whole time.
+    /// [`RunError::Timeout`] if the run has not ended in time. Otherwise as [`wait`](Self::wait). But a
+    /// thread that holds a buffer of the run, or belongs to the run, gets no error of its own and waits for
+    /// the whole timeout.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Report, RunError> {
         let shared = &*self.0;
         if !shared.is_here() {
@@ -280,13 +290,15 @@ impl Running {
         shared.wait(Instant::now().checked_add(timeout)).map_or_else(|| Err(late()), Heard::tell)
     }
 
-    /// Returns whether the run has ended, and nothing of it is left. In a fork of the process it has.
+    /// Returns whether the run has ended and all its state is dropped. Always `true` in a fork of the
+    /// process.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         !self.0.is_here() || !matches!(&*self.0.state.lock(), State::Running(_))
     }
 
-    /// Returns how far the run has come. A fork of the process, which does not have the run, is told that nothing is computed.
+    /// Returns the progress of the run. In a fork of the process, which does not have the run, nothing counts
+    /// as computed.
     #[must_use]
     pub fn progress(&self) -> Progress {
         let shared = &*self.0;
@@ -297,17 +309,19 @@ impl Running {
         Progress { computed: devices.iter().map(|device| device.items).sum(), items: shared.items, devices }
     }
 
-    /// Tells the run to begin nothing more, and returns at once. What is launched ends, and its results are committed and collected. The
-    /// bytes of all other items stay as they were. A request for a buffer that somebody else holds is given up. The run then
-    /// ends with [`RunError::Cancelled`], unless all items are computed. A run that has ended is not changed.
+    /// Cancels the run: it begins no further package. Returns at once.
     ///
-    /// If the results of a reduction have to wait for somebody, they are given up as well: the run is cancelled with no item missing, and
-    /// the buffer keeps its contents.
+    /// Launched packages end, and their results are committed and collected. The bytes of all other items
+    /// stay as they were. The run abandons requests for buffers that another user holds. It then ends with
+    /// [`RunError::Cancelled`], unless all items are computed. Cancelling a run that has ended has no effect.
+    ///
+    /// The run also abandons a reduction that would wait for another user of its buffer. It then ends as
+    /// cancelled with no item missing, and the buffer keeps its contents.
     pub fn cancel(&self) {
         self.0.cancel();
     }
 
-    /// Returns a handle that cancels the run from elsewhere. It does not keep the run from ending when this value is dropped.
+    /// Returns a handle that cancels the run from any thread. Dropping this value still cancels the run.
     #[must_use]
     pub fn canceller(&self) -> RunCanceller {
         RunCanceller(self.0.clone())
@@ -321,7 +335,7 @@ impl RunCanceller {
     }
 }
 
-/// A poll never blocks. A poll after the end answers the same again.
+/// A poll never blocks. Every poll after the end returns the same result.
 impl Future for Running {
     type Output = Result<Report, RunError>;
 
@@ -337,7 +351,7 @@ impl Future for Running {
             std::mem::swap(waker, &mut fresh);
         }
         drop(state);
-        // What is left is foreign code: the waker of the last poll, or this one after the end.
+        // Dropping a waker is foreign code: the waker of the last poll, or this poll's waker after the end.
         quietly(fresh);
         heard.map_or(Poll::Pending, |heard| Poll::Ready(heard.tell()))
     }
@@ -355,7 +369,7 @@ impl Drop for Running {
         quietly(left);
         shared.cancel();
         if !shared.cancel.is_within() {
-            // A panic of a hook is of no interest to who gives the run up, and a drop must not panic.
+            // A caller that drops the run does not need a hook's panic, and a drop must not panic.
             drop(shared.wait(None));
         }
     }

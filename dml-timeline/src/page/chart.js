@@ -1,5 +1,6 @@
 "use strict";
-// What both parts of the page use: numbers as text, and the drawing of lanes. Times are nanoseconds since the run began.
+// Shared by the page's scripts: numbers as text, and the drawing of lanes. Times are nanoseconds since the
+// run began.
 
 const text = {
   scale(value, steps, digits = 3) {
@@ -12,7 +13,7 @@ const text = {
   time(ns, digits = 4) {
     return text.scale(ns, [[1e9, "s", 1e9], [1e6, "ms", 1e6], [1e3, "us", 1e3], [0, "ns", 1]], digits);
   },
-  // A moment, as exactly as it takes to tell apart what is `span` long.
+  // A time, with enough digits to tell both ends of a range of `span` apart.
   moment(ns, span) {
     const [, unit] = [[1e9, "s"], [1e6, "ms"], [1e3, "us"], [0, "ns"]].find(([least]) => ns >= least);
     const size = { s: 1e9, ms: 1e6, us: 1e3, ns: 1 }[unit];
@@ -35,7 +36,7 @@ const text = {
   },
 };
 
-// A distance between ticks that reads well, of at least `least`.
+// The smallest round distance between ticks of at least `least`.
 function niceStep(least) {
   const power = 10 ** Math.floor(Math.log10(Math.max(least, 1e-9)));
   return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= least * 0.999);
@@ -52,11 +53,12 @@ const ROWS = {
   wait: { height: 11, name: "waits" },
   speed: { height: 24, name: "items/s" },
 };
-// Spans narrower than this are drawn as one block with their neighbours.
+// Minimum width of a separate span, in pixels. Narrower ones are merged with their neighbours into one block.
 const NARROW_PX = 3;
 
-// One lane for each device, from the top, and one for copies that belong to none. Everything in a lane is a list of spans
-// {from, to, kind, at}, where `at` is an index of the list in the trace.
+// Returns a lane for each device, from the top, and one for the copies and waits of no device. Each row of a
+// lane is a list of spans {from, to, kind, at}, where `at` is an index into the trace's list of packages,
+// transfers or waits.
 function lanesOf(trace, summary) {
   const lanes = trace.devices.map((device, index) => ({
     device, index, name: device.name, arena: device.arena, rows: {}, gaps: [], marks: [], figures: summary.devices[index],
@@ -78,7 +80,7 @@ function lanesOf(trace, summary) {
     for (const lane of lanes) {
       const isHost = lane.device.is_host;
       const ends = [transfer.from, transfer.to];
-      // The host's memory is the other end of most copies, which are shown where the device is.
+      // The host's memory is one end of most copies. These are shown in the lane of the other device only.
       const ofOther = lanes.some((each) => !each.device.is_host && each.arena !== null && ends.includes(each.arena));
       if (lane.arena === null || (isHost && ofOther)) continue;
       if (transfer.to === lane.arena) add(lane, "in", { ...span, kind: "in" });
@@ -117,7 +119,7 @@ function lanesOf(trace, summary) {
   return shown;
 }
 
-// Where a device has no package.
+// Returns the spans in which a device has no package.
 function gapsOf(lane, duration) {
   const spans = ["data", "computing", "results"].flatMap((row) => lane.rows[row] || []);
   spans.sort((one, next) => one.from - next.from);
@@ -131,7 +133,7 @@ function gapsOf(lane, duration) {
   return gaps;
 }
 
-// Draws lanes on a canvas, and knows what is where.
+// Draws lanes on a canvas, and finds what is drawn at a position.
 class Chart {
   constructor(canvas, overview, trace, lanes, end) {
     Object.assign(this, { canvas, overview, trace, lanes, end });
@@ -266,7 +268,7 @@ class Chart {
     this.hits.push({ x0: from, x1: to, y0: y, y1: y + height, lane, kind: "left_out", decision });
   }
 
-  // Text on a ground of its own, cut to the width.
+  // Draws text on a background, cut to the width.
   label(pen, said, x, y, most, isBold = false) {
     pen.font = `${isBold ? "600 12.5px" : "11.5px"} system-ui, sans-serif`;
     pen.textAlign = "left";
@@ -294,7 +296,7 @@ class Chart {
     }
   }
 
-  // Spans that are too narrow to be seen apart become one block, filled as high as they cover it.
+  // Merges spans that are too narrow to separate into one block. Its fill height is the part that they cover.
   drawSpans(pen, lane, row, y, height) {
     const spans = lane.rows[row];
     let block = null;
@@ -366,7 +368,8 @@ class Chart {
     pen.fillText(said, left + 6, y + height / 2 + 0.5);
   }
 
-  // The items per second of each package, on one scale for all devices. What falls on one pixel is shown as its mean.
+  // Draws the items per second of each package, on one scale for all devices. Packages in one pixel are
+  // averaged.
   drawSpeed(pen, lane, y, height) {
     const { colours } = this;
     pen.strokeStyle = colours.line;
@@ -415,7 +418,7 @@ class Chart {
     this.hits.push({ x0: left, x1: left + width, y0: lane.top, y1: lane.top + 18, lane, kind: mark.kind, decision: this.trace.decisions[mark.decision] });
   }
 
-  // What comes after the last package is no part of the run.
+  // Dims the time after the last package, which is not part of the run.
   drawEnd(pen) {
     const x = this.x(this.trace.duration_ns);
     if (x > this.width - 0.5 || x < 0) return;
@@ -433,7 +436,7 @@ class Chart {
     pen.setLineDash([]);
   }
 
-  // All of the run, with the part that is shown below.
+  // Draws the whole trace, with the range that is shown below.
   drawOverview() {
     const pen = this.pen(this.overview, 34);
     const { colours } = this;
@@ -458,7 +461,7 @@ class Chart {
     pen.strokeRect(x0 + 0.75, 0.75, Math.max(3, x1 - x0 - 1.5), 28.5);
   }
 
-  // What is at a place, the smallest thing first.
+  // Returns what is drawn at a position: the narrowest of several.
   at(x, y) {
     const near = this.hits.filter((hit) => x >= hit.x0 - 1.5 && x <= hit.x1 + 1.5 && y >= hit.y0 - 1 && y <= hit.y1 + 1);
     near.sort((one, next) => one.x1 - one.x0 - (next.x1 - next.x0));
@@ -470,7 +473,8 @@ class Chart {
   }
 }
 
-// The top of the scale of rates: most of the computing is below, and a few packages that are too short to be measured do not count.
+// Returns the top of the rate scale: 1.2 times the highest rate within 97% of the computing time. So a few
+// packages that are too short to measure do not stretch the scale.
 function topRate(packages) {
   const timed = packages.filter((each) => each.computed_ns > each.begun_ns).map((each) => [rateOf(each), each.computed_ns - each.begun_ns]);
   timed.sort((one, next) => one[0] - next[0]);

@@ -1,5 +1,5 @@
 "use strict";
-// The page: what the figures say, and what the hands do. Names come from the trace, and only ever become text.
+// The page: figures, tables and interaction. Names come from the trace and are only ever inserted as text.
 
 (function () {
   const { trace, summary, findings, end_ns: end } = JSON.parse(document.getElementById("data").textContent);
@@ -10,7 +10,7 @@
     find("fault").textContent = `The page could not be drawn: ${event.message}`;
   });
 
-  // An element with text or other elements in it.
+  // Creates an element with text or other elements in it.
   function make(tag, classes, ...children) {
     const element = document.createElement(tag);
     if (classes) element.className = classes;
@@ -41,17 +41,17 @@
       body.append(make("div", "note", note));
       find("tiles").append(body);
     };
-    tile("Time", text.time(trace.total_ns), trace.total_ns > trace.duration_ns ? `${text.time(trace.duration_ns)} of it packages` : "first package to last");
+    tile("Time", text.time(trace.total_ns), trace.total_ns > trace.duration_ns ? `${text.time(trace.duration_ns)} to the end of the last package` : "start to the end of the last package");
     if (isKnown(summary.speedup)) {
-      tile("Speedup", `${summary.speedup.toFixed(2)}\u00d7`, `over the fastest alone; ${summary.s_max.toFixed(2)}\u00d7 is possible`);
+      tile("Speedup", `${summary.speedup.toFixed(2)}\u00d7`, `over the fastest device alone; ${summary.s_max.toFixed(2)}\u00d7 is possible`);
       tile("Efficiency", summary.efficiency.toFixed(2), "of the possible speedup; 1 is ideal", summary.efficiency);
     } else {
-      tile("Speedup", "\u2013", "times alone were not measured");
+      tile("Speedup", "\u2013", "the time of each device alone was not measured");
     }
-    tile("Balance", summary.balance.toFixed(2), "earliest over latest end; 1 is ideal", summary.balance);
+    tile("Balance", summary.balance.toFixed(2), "earliest over latest end of a device; 1 is ideal", summary.balance);
     const worked = summary.devices.filter((device) => device.items > 0).length;
     tile("Packages", text.whole(trace.packages.length), `on ${worked} of ${trace.devices.length} devices`);
-    tile("Moved", text.bytes(summary.bytes), `in ${text.whole(trace.transfers.length)} transfers`);
+    tile("Data moved", text.bytes(summary.bytes), `in ${text.whole(trace.transfers.length)} transfers`);
   }
 
   function showFindings() {
@@ -65,11 +65,11 @@
   function legend(lanes) {
     const has = (row) => lanes.some((lane) => lane.rows[row]);
     const entries = [
-      ["computing", "computes a package", has("computing")], ["data", "handed out: its data comes, or it waits behind another", has("data")],
-      ["results", "results on their way", has("results")], ["in", "copy into the device's memory", has("in")],
-      ["out", "copy out of it", has("out")], ["wait", "waits for another user of a buffer", has("wait")],
-      ["idle", "no package, or left out", true], ["speed", "items per second of a package", has("speed")],
-      ["merged", "many in one block, filled as far as they cover it", trace.packages.length > 200],
+      ["computing", "computing a package", has("computing")], ["data", "handed out: waiting for input or for the package before", has("data")],
+      ["results", "returning results", has("results")], ["in", "copy into the device's memory", has("in")],
+      ["out", "copy out of the device's memory", has("out")], ["wait", "waiting for another user of a buffer", has("wait")],
+      ["idle", "idle: no package, or left out", true], ["speed", "items per second of a package", has("speed")],
+      ["merged", "several in one block; the fill is the part that they cover", trace.packages.length > 200],
     ];
     for (const [name, said, isThere] of entries) {
       if (isThere) find("legend").append(make("span", "", make("i", `swatch c-${name}`), said));
@@ -79,12 +79,12 @@
   function gutter(lanes, chart) {
     find("gutter").replaceChildren();
     find("gutter").style.height = `${lanes.height + 34}px`;
-    find("gutter").append(make("span", "axis", "all of it"), make("span", "axis below", "time since the run began"));
+    find("gutter").append(make("span", "axis", "whole trace"), make("span", "axis below", "time since the run began"));
     for (const lane of lanes) {
       const element = make("div", "lane");
       element.style.top = `${lane.top + 34}px`;
       element.style.height = `${lane.height}px`;
-      const about = lane.index === null ? "copies that belong to no device's lane" : aboutDevice(lane);
+      const about = lane.index === null ? "copies and waits of no device's memory" : aboutDevice(lane);
       element.append(make("div", "device", make("b", "", lane.name), ...badges(lane), make("small", "", about)));
       for (const [row, y] of Object.entries(lane.places)) {
         const { height, name } = ROWS[row];
@@ -98,7 +98,7 @@
     }
   }
 
-  // In a word, what the findings say of a device.
+  // The findings about a device, as badges of one or two words.
   function badges(lane) {
     const words = { slow: "slow", data: "waits for data", idle: "idle", left_out: "left out", failure: "gave up", called_up: "called up" };
     const kinds = findings.filter((finding) => finding.device !== null && finding.device === lane.index && words[finding.kind]).map((finding) => finding.kind);
@@ -111,7 +111,7 @@
     return `${share}, busy ${text.percent(lane.figures.busy_part)} of the run`;
   }
 
-  // Tables. A cell is text, or an element; numbers go to the right.
+  // Fills a table. A cell is text or an element; numbers are right-aligned.
   function table(id, columns, rows, nothing) {
     const head = make("tr", "", ...columns.map(([name, kind]) => make("th", kind || "", name)));
     const cells = (row) => make("tr", "", ...row.map((cell, at) => make("td", columns[at][1] || "", cell)));
@@ -120,8 +120,8 @@
   }
 
   function deviceTable() {
-    const columns = [["device", "name"], ["time", "wide"], ["computing", "number"], ["waits for data", "number"], ["sends results", "number"], ["idle", "number"],
-      ["packages", "number"], ["items", "number"], ["items/s while computing", "number"], ["alone", "number"]];
+    const columns = [["device", "name"], ["time", "wide"], ["computing", "number"], ["waiting for input", "number"], ["returning results", "number"], ["idle", "number"],
+      ["packages", "number"], ["items", "number"], ["items/s while computing", "number"], ["time alone", "number"]];
     const rows = summary.devices.map((figures, index) => {
       const device = trace.devices[index];
       const whole = Math.max(1, figures.computing_ns + figures.fetching_ns + figures.returning_ns + figures.idle_ns);
@@ -134,7 +134,7 @@
       });
       const cell = ([, time]) => make("span", "", text.percent(time / whole), make("small", "", text.time(time, 3)));
       return [
-        make("span", "", device.name, make("small", "", `${device.kind}, ${device.units} unit${device.units === 1 ? "" : "s"}`)),
+        make("span", "", device.name, make("small", "", `${device.kind}, ${device.units} compute unit${device.units === 1 ? "" : "s"}`)),
         make("div", "stack", ...bars), ...parts.map(cell), text.whole(figures.packages),
         make("span", "", text.whole(figures.items), make("small", "", text.percent(figures.share))),
         figures.items > 0 ? text.count(figures.computing_items_per_s) : "\u2013",
@@ -146,7 +146,7 @@
 
   function linkTable() {
     const columns = [["from", "name"], ["to", "name"], ["mechanism"], ["bytes", "number"], ["copies", "number"], ["bytes per copy", "number"],
-      ["time with a copy under way", "number"], ["rate in that time", "number"]];
+      ["time with a copy in flight", "number"], ["throughput in that time", "number"]];
     const rows = summary.links.map((link) => [
       link.from, link.to, link.mechanism, text.bytes(link.bytes),
       link.failed > 0 ? `${text.whole(link.copies)}, and ${text.whole(link.failed)} failed` : text.whole(link.copies),
@@ -154,7 +154,7 @@
       make("span", "", text.time(link.moving_ns), make("small", "", `${text.percent(link.moving_ns / Math.max(1, trace.duration_ns))} of the run`)),
       link.bytes_per_s > 0 ? `${text.bytes(link.bytes_per_s)}/s` : "\u2013",
     ]);
-    table("links", columns, rows, "No byte was copied, or transfers were not recorded.");
+    table("links", columns, rows, "No bytes were copied, or transfers were not recorded.");
   }
 
   function decisionTable() {
@@ -162,10 +162,10 @@
     const rows = trace.decisions.map((decision) => [
       text.time(decision.at_ns), trace.devices[decision.device].name, names[decision.kind] || decision.kind, decision.reason || "\u2013",
     ]);
-    table("decisions", [["at", "number"], ["device", "name"], ["what"], ["why"]], rows, "Nothing was decided.");
+    table("decisions", [["time", "number"], ["device", "name"], ["decision"], ["reason"]], rows, "No decisions.");
   }
 
-  // What is said of a thing under the pointer, as pairs of a name and a value; the first pair is the heading.
+  // Describes what is under the pointer, as pairs of a name and a value. The first pair is the heading.
   function describe(hit) {
     if (hit.kind === "left_out" || hit.kind === "gave_up" || hit.kind === "called_up") {
       return [[hit.lane.name, ""], [hit.kind.replace("_", " "), hit.decision.reason], ["at", text.time(hit.decision.at_ns)]];
@@ -197,12 +197,12 @@
     const time = (from, to) => text.time(to - from);
     const usual = summary.devices[package_.device].computing_items_per_s;
     const rate = rateOf(package_);
-    const beside = usual > 0 && rate > 0 ? `, ${(rate / usual).toFixed(2)} of the device's` : "";
+    const beside = usual > 0 && rate > 0 ? `, ${(rate / usual).toFixed(2)} of the device's mean` : "";
     return [
       [`package ${package_.index} on ${trace.devices[package_.device].name}`, ""],
       ["items", `${text.whole(package_.items)} (${text.percent(package_.items / Math.max(1, trace.items))} of all), from ${text.whole(package_.first_item)}`],
       ["rate", rate > 0 ? `${text.count(rate)} items/s${beside}` : "\u2013"], ["computing", time(package_.begun_ns, package_.computed_ns)],
-      ["handed out before", time(package_.start_ns, package_.begun_ns)], ["results on their way", time(package_.computed_ns, package_.end_ns)],
+      ["waiting before", time(package_.start_ns, package_.begun_ns)], ["returning results", time(package_.computed_ns, package_.end_ns)],
       ["handed out at", text.time(package_.start_ns)], ["done at", text.time(package_.end_ns)],
     ];
   }
@@ -219,11 +219,11 @@
       rows.push([`${text.whole(many)} waits of ${hit.lane.name}`, ""]);
     } else {
       const items = hit.spans.reduce((sum, span) => sum + trace.packages[span.at].items, 0);
-      const what = { computing: "packages", data: "packages that are handed out and not begun", results: "packages whose results are on their way" }[hit.kind];
+      const what = { computing: "packages", data: "packages handed out and not begun", results: "packages returning results" }[hit.kind];
       rows.push([`${text.whole(many)} ${what}, on ${hit.lane.name}`, ""], ["items", text.whole(items)]);
       if (hit.kind === "computing") rows.push(["rate", to > from ? `${text.count((items * 1e9) / (to - from))} items/s` : "\u2013"]);
     }
-    rows.push(["covered", text.percent(hit.covered)], ["from", text.time(from)], ["to", text.time(to)], ["", "zoom in to see them apart"]);
+    rows.push(["coverage", text.percent(hit.covered)], ["from", text.time(from)], ["to", text.time(to)], ["", "zoom in to separate them"]);
     return rows;
   }
 
@@ -234,7 +234,7 @@
   let isWaiting = false;
   function redraw() {
     const { from, to } = chart.view;
-    find("range").textContent = chart.isWhole() ? `all of ${text.time(end)}`
+    find("range").textContent = chart.isWhole() ? `whole trace: ${text.time(end)}`
       : `${text.moment(from, to - from)} to ${text.moment(to, to - from)}: ${text.time(to - from)} of ${text.time(end)}`;
     if (isWaiting) return;
     isWaiting = true;
@@ -270,7 +270,7 @@
     });
   }
 
-  // Keeps a package in view, and its details below.
+  // Selects a package: brings it into view, and shows its details below the chart.
   function select(at) {
     chart.selected = at;
     details(at === null ? null : describePackage(at));
@@ -288,12 +288,12 @@
     redraw();
   }
 
-  // The address names the package that is shown, where the browser lets it.
+  // Puts the selected package into the page's address, if the browser allows it.
   function link(fragment) {
     try {
       history.replaceState(null, "", `#${fragment}`);
     } catch {
-      // A page without an address of its own.
+      // The page has no address of its own.
     }
   }
 
@@ -333,7 +333,7 @@
     try {
       canvas.setPointerCapture(event.pointerId);
     } catch {
-      // The pointer is gone already.
+      // The pointer is no longer active.
     }
   });
   canvas.addEventListener("pointermove", (event) => {
@@ -379,7 +379,7 @@
   canvas.addEventListener("dblclick", () => show(0, end));
   canvas.addEventListener("wheel", (event) => {
     const isSideways = event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY);
-    // Where there is nothing more to zoom out of, the page scrolls.
+    // The whole trace is shown: leave the event to the page, which scrolls.
     if (chart.isWhole() && (isSideways || event.deltaY > 0)) return;
     event.preventDefault();
     if (isSideways) pan((event.deltaX || event.deltaY) / chart.width);
@@ -435,7 +435,7 @@
   deviceTable();
   linkTable();
   decisionTable();
-  canvas.setAttribute("aria-label", `Timeline of ${trace.devices.length} devices and ${trace.packages.length} packages; the tables below have its figures`);
+  canvas.setAttribute("aria-label", `Timeline of ${trace.devices.length} devices and ${trace.packages.length} packages; the tables below list its figures`);
   chart.draw();
   redraw();
   follow();

@@ -3,14 +3,14 @@
 use super::Problem;
 use rayon::prelude::*;
 
-/// Rows of output that are computed together; so many more than the filter has that halos are not most of the work.
+/// Rows of output per parallel task.
 const ROWS_PER_BAND: usize = 64;
 
-/// The first pixel that is wrong.
+/// The first wrong pixel.
 pub(super) struct Difference {
-    /// Its number.
+    /// Its number, row-major.
     pub(super) pixel: usize,
-    /// What it should be.
+    /// Its expected colour.
     pub(super) expected: [u8; 4],
 }
 
@@ -32,7 +32,7 @@ pub(super) fn first_difference(problem: &Problem, out: &[[u8; 4]]) -> Option<Dif
     })
 }
 
-/// The weights along one axis, from the middle outwards.
+/// Returns the weights along one axis, from the centre outwards.
 fn profile(radius: u32) -> Vec<f64> {
     let sigma = f64::from(2 * radius + 1) / 6.0;
     let densities: Vec<f64> =

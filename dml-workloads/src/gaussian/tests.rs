@@ -2,7 +2,7 @@ use super::*;
 use crate::packages;
 use proptest::prelude::*;
 
-/// Computes a package from just the pixels that it needs.
+/// Computes a package from exactly the pixels that it reads.
 fn solve_package(problem: &Problem, items: Range<u64>, out: &mut [[u8; 4]]) {
     let input = input_pixels(items.clone(), problem.width(), problem.height(), problem.radius());
     host(
@@ -24,7 +24,7 @@ fn solve(problem: &Problem) -> Vec<[u8; 4]> {
     out
 }
 
-/// The definition, tap by tap.
+/// Computes a pixel by the definition, tap by tap.
 fn blur_by_definition(problem: &Problem, pixel: usize) -> [f64; 4] {
     let (width, height) = (problem.width() as i64, problem.height() as i64);
     let radius = i64::from(problem.radius());
@@ -83,7 +83,7 @@ fn uniform_white_stays_white_under_the_largest_filter() {
     problem.check(problem.image()).unwrap();
 }
 
-/// The check takes the rows in bands, and says which pixel of the picture it is.
+/// The check processes bands of rows, and names a pixel by its number in the picture.
 #[test]
 fn check_names_the_wrong_pixel_in_every_band() {
     let problem = Problem::generate(5, 200, 7, 3).unwrap();

@@ -1,6 +1,8 @@
-// One level of a breadth-first search; one work-item is one node. Nodes are pairs: first edge, number of edges.
+// One level of a breadth-first search; one work-item is one node. Nodes are pairs: first edge, number of
+// edges.
 
-// The nodes of the level give their neighbours a cost. Several may give it to the same neighbour: they write the same.
+// The nodes of the level give their unvisited neighbours a cost. Several may give it to one neighbour: they
+// write the same value.
 kernel void visit(global const uint2 *restrict nodes, global const uint *restrict edges, global uchar *level,
                   global uchar *next, global const uchar *visited, global int *cost, const ulong end) {
     const size_t node = get_global_id(0);
@@ -18,7 +20,7 @@ kernel void visit(global const uint2 *restrict nodes, global const uint *restric
     }
 }
 
-// The nodes that got a cost are the next level. The flag says that there is one.
+// The nodes that received a cost become the level. The flag reports that there are any.
 kernel void advance(global uchar *restrict level, global uchar *restrict next, global uchar *restrict visited,
                     global uint *restrict found, const ulong end) {
     const size_t node = get_global_id(0);

@@ -1,6 +1,7 @@
 // One level of a breadth-first search; one thread is one node. Nodes are pairs: first edge, number of edges.
 
-// The nodes of the level give their neighbours a cost. Several may give it to the same neighbour: they write the same.
+// The nodes of the level give their unvisited neighbours a cost. Several may give it to one neighbour: they
+// write the same value.
 extern "C" __global__ void visit(const uint2 *__restrict__ nodes, const unsigned int *__restrict__ edges,
                                  unsigned char *level, unsigned char *next, const unsigned char *visited, int *cost,
                                  const unsigned long long end, const DmlItems items) {
@@ -19,7 +20,7 @@ extern "C" __global__ void visit(const uint2 *__restrict__ nodes, const unsigned
     }
 }
 
-// The nodes that got a cost are the next level. The flag says that there is one.
+// The nodes that received a cost become the level. The flag reports that there are any.
 extern "C" __global__ void advance(unsigned char *__restrict__ level, unsigned char *__restrict__ next,
                                    unsigned char *__restrict__ visited, unsigned int *__restrict__ found,
                                    const unsigned long long end, const DmlItems items) {

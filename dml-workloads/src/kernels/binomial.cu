@@ -1,10 +1,11 @@
-// values[i] = what the four options of item i are worth today, from trees of STEPS steps; a block of threads is an item, a
-// thread a leaf of all four.
+// values[i] = the present values of the four options of item i, from trees of STEPS steps. A block of threads
+// is an item, and a thread is a leaf of all four options.
 //
-// The leaves are what the option is worth at its end. Then the levels follow from the end to today, each node from the two
-// after it. Two arrays in shared memory take turns, so that one barrier a level is enough. Nodes beyond a level are computed
-// too, for nothing: no node of a level needs them. Contraction is welcome here.
-// An even number.
+// A leaf is the value of the option at expiry. The levels follow from expiry to today, each node from its two
+// successors. Two arrays in shared memory alternate, so that one barrier per level is enough. Nodes beyond a
+// level are computed too, but no node of the level needs them. Contraction is allowed.
+//
+// STEPS is even.
 #define STEPS 254
 #define LEAVES (STEPS + 1)
 #define FIELDS 5
@@ -26,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(LEAVES)
     const unsigned long long item = items.y();
     const unsigned int node = threadIdx.x;
 
-    // All threads of a block have the same item, so that all of them return, or none.
+    // All threads of a block have the same item, so either all of them return, or none.
     if (item >= end) {
         return;
     }

@@ -1,7 +1,8 @@
 // One work-item is one pixel: the full square convolution with weights[(2 * radius + 1)^2], edges clamped.
 //
-// The taps of a row that fall inside the image are taken eight at a time, four pixels to a vector of sixteen channels:
-// wide vectors on a CPU, aligned loads of whole pixels on a GPU. Contraction is welcome here.
+// The taps of a row inside the image are processed eight at a time, with four pixels in a vector of sixteen
+// channels. These are wide vectors on a CPU, and aligned loads of whole pixels on a GPU. Contraction is
+// allowed.
 
 inline float16 four_pixels(global const uchar4 *restrict pixels) {
     return convert_float16(as_uchar16(vload4(0, (global const uint *)pixels)));
@@ -25,7 +26,7 @@ kernel void gaussian(global const uchar4 *restrict image, global const float *re
     const int edge = 2 * reach + 1;
     const int last_row = (int)height - 1;
 
-    // The taps before `inside` lie left of the image, those from `outside` on lie right of it.
+    // The taps before `inside` lie left of the image, and the taps from `outside` on lie right of it.
     const int inside = max(reach - x, 0);
     const int outside = min(edge, (int)width - x + reach);
 

@@ -1,5 +1,5 @@
-// One thread is one pixel: the full square convolution with weights[(2 * radius + 1)^2], edges clamped. Contraction is
-// welcome here.
+// One thread is one pixel: the full square convolution with weights[(2 * radius + 1)^2], edges clamped.
+// Contraction is allowed.
 extern "C" __global__ void gaussian(const uchar4 *__restrict__ image, const float *__restrict__ weights,
                                     uchar4 *__restrict__ out, const unsigned int width, const unsigned int height,
                                     const unsigned int radius, const unsigned long long end, const DmlItems items) {

@@ -1,5 +1,5 @@
-// One work-item is four horizontally adjacent pixels. The arithmetic is that of the host kernel, operation by operation,
-// and is never contracted: iteration counts are bit-identical everywhere.
+// One work-item is four horizontally adjacent pixels. The kernel executes the operations of the host kernel
+// in the same order, without contraction. So iteration counts are bit-identical everywhere.
 #pragma OPENCL FP_CONTRACT OFF
 
 // The stops of the palette, as in the host kernel.

@@ -1,5 +1,6 @@
-// One thread is four horizontally adjacent pixels. The arithmetic is that of the host kernel, operation by operation, and
-// never contracted (the rounding of each operation is written out): iteration counts are bit-identical everywhere.
+// One thread is four horizontally adjacent pixels. The kernel executes the operations of the host kernel in
+// the same order, without contraction (intrinsics round each operation). So iteration counts are
+// bit-identical everywhere.
 
 // The stops of the palette, as in the host kernel.
 __constant__ unsigned char palette[16][4] = {

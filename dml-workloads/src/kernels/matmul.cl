@@ -1,7 +1,9 @@
-// out = a * b, square matrices, row-major; one work-item is one element, one work-group a tile of 16 x 16 of them.
+// out = a * b, square matrices, row-major. A work-item is one element, and a work-group is a tile of
+// `16 x 16`.
 //
-// A group goes along the tiles of its rows of a and of its columns of b. It brings each pair to local memory, so that
-// every element is fetched once for sixteen products. Beyond the edge of a matrix the tiles hold zeros.
+// A work-group iterates over the tiles of its rows of a and of its columns of b. It loads each pair into
+// local memory, so that one fetch of an element serves sixteen products. Tiles are padded with zeros beyond
+// the matrix.
 #define TILE 16
 
 kernel __attribute__((reqd_work_group_size(TILE, TILE, 1))) void

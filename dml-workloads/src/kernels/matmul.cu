@@ -1,7 +1,9 @@
-// out = a * b, square matrices, row-major; one thread is one element, one block of threads a tile of 16 x 16 of them.
+// out = a * b, square matrices, row-major. A thread is one element, and a block of threads is a tile of
+// `16 x 16`.
 //
-// A block goes along the tiles of its rows of a and of its columns of b. It brings each pair to shared memory, so that
-// every element is fetched once for sixteen products. Beyond the edge of a matrix the tiles hold zeros.
+// A block iterates over the tiles of its rows of a and of its columns of b. It loads each pair into shared
+// memory, so that one fetch of an element serves sixteen products. Tiles are padded with zeros beyond the
+// matrix.
 #define TILE 16
 
 extern "C" __global__ void __launch_bounds__(TILE *TILE)

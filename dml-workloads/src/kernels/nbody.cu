@@ -1,8 +1,8 @@
-// One step of every body under the pull of all bodies; a thread is a body, bodies are (x, y, z, mass).
+// One step of every body under the pull of all bodies. A thread is a body; a body is (x, y, z, mass).
 //
-// A block of threads brings the bodies to shared memory, a tile after the other. The pulls of BLOCK bodies are added up plainly,
-// the sums of blocks with what was lost kept aside: so the error does not grow with the number of bodies. Contraction is
-// welcome here.
+// A block of threads loads the bodies into shared memory, one tile after the other. The pulls of BLOCK bodies
+// are summed without compensation, and the sums of blocks with compensation (Kahan). So the error does not
+// grow with the number of bodies. Contraction is allowed.
 #define TILE 64
 #define BLOCK 16
 

@@ -1,7 +1,7 @@
-// best[i] = the most that request i's budget can bring, handed out among the activities that the request allows.
+// best[i] = the maximum benefit of request i: its budget is distributed among the activities that it allows.
 //
-// With the activities taken one after the other, best(b) = max over x of best(b - x) + benefit(x), from the largest budget
-// down: then the smaller ones still are those without the activity. All numbers are whole.
+// Activities are processed one after the other: best(b) = max over x of best(b - x) + benefit(x). Budgets go
+// from the largest down, so that the smaller ones do not include the activity yet. All numbers are integers.
 #define ACTIVITIES 12
 #define AMOUNTS 64
 

@@ -1,11 +1,12 @@
-// One work-item is one pixel: its ray, and what the ray meets on at most `depth` mirrors.
+// One work-item is one pixel: its ray, traced over at most `depth` reflections.
 //
-// The arithmetic is that of the host kernel, operation by operation, and is never contracted; roots are those of
-// inverse_root, for OpenCL's own ones may be off by several units. So pictures are the same to the last bit.
+// The kernel executes the operations of the host kernel in the same order, without contraction. Roots come
+// from inverse_root, because OpenCL's own roots may be off by several units. So pictures are bit-identical.
 #pragma OPENCL FP_CONTRACT OFF
 
-// Things of the scene are two vectors each: (x, y, z, radius), (red, green, blue, mirror). The first one is the camera with the
-// colour of the sky. A negative radius is a light, no radius is the ground.
+// Each thing of the scene is two vectors: (x, y, z, radius), (red, green, blue, mirror). The first thing is
+// the camera, with the colour of the sky. A negative radius marks a lamp, and a radius of zero marks the
+// ground.
 #define NEAR 0.002f
 #define FAR 200.0f
 
@@ -23,7 +24,8 @@ inline float inverse_root(const float value) {
     return guess;
 }
 
-// The first thing on a way, if it is nearer than `*distance`, which becomes its distance; 0 if there is none.
+// Returns the nearest thing in a direction, if it is nearer than `*distance`, which becomes its distance; 0
+// if there is none.
 uint first_on(global const float4 *restrict scene, const uint things, const float3 from, const float3 way,
               float *distance) {
     uint first = 0;

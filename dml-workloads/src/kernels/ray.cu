@@ -1,14 +1,15 @@
-// One thread is one pixel: its ray, and what the ray meets on at most `depth` mirrors.
+// One thread is one pixel: its ray, traced over at most `depth` reflections.
 //
-// The arithmetic is that of the host kernel, operation by operation, and never contracted (the operators of Real round each of
-// them); roots are those of inverse_root. So pictures are the same to the last bit.
+// The kernel executes the operations of the host kernel in the same order, without contraction (the operators
+// of Real round each of them). Roots come from inverse_root. So pictures are bit-identical.
 
-// Things of the scene are two vectors each: (x, y, z, radius), (red, green, blue, mirror). The first one is the camera with the
-// colour of the sky. A negative radius is a light, no radius is the ground.
+// Each thing of the scene is two vectors: (x, y, z, radius), (red, green, blue, mirror). The first thing is
+// the camera, with the colour of the sky. A negative radius marks a lamp, and a radius of zero marks the
+// ground.
 #define NEAR 0.002f
 #define FAR 200.0f
 
-// A number whose sums and products are rounded one by one.
+// A number whose operators round every sum and product, so that the compiler contracts none.
 struct Real {
     float value;
 
@@ -45,7 +46,8 @@ __device__ Real inverse_root(const Real value) {
     return guess;
 }
 
-// The first thing on a way, if it is nearer than `distance`, which becomes its distance; 0 if there is none.
+// Returns the nearest thing in a direction, if it is nearer than `distance`, which becomes its distance; 0 if
+// there is none.
 __device__ unsigned int first_on(const float4 *__restrict__ scene, const unsigned int things, const Vector from,
                                  const Vector way, Real &distance) {
     unsigned int first = 0;

@@ -1,7 +1,8 @@
-// circle[i] = (sin x[i], cos x[i]), tangents[i] = tan x[i], each by the first `terms` terms of its Taylor series.
+// circle[i] = (sin x[i], cos x[i]), tangents[i] = tan x[i], each by the first `terms` terms of its Taylor
+// series.
 //
-// factors[k] holds what makes term k + 1 of term k, but for the square of x. So a series is 1 + f[0] s (1 + f[1] s (1 + ...)),
-// and is added up from its end. Contraction is welcome here.
+// factors[k] times the square of x leads from term k to term k + 1. So a series is
+// `1 + f[0] s (1 + f[1] s (1 + ...))`, and is summed from its last term. Contraction is allowed.
 kernel void taylor(global const float *restrict x, global const float2 *restrict circle_factors,
                    global const float *restrict tangent_factors, global float2 *restrict circle,
                    global float *restrict tangents, const uint terms, const ulong end) {

@@ -1,7 +1,8 @@
-// circle[i] = (sin x[i], cos x[i]), tangents[i] = tan x[i], each by the first `terms` terms of its Taylor series.
+// circle[i] = (sin x[i], cos x[i]), tangents[i] = tan x[i], each by the first `terms` terms of its Taylor
+// series.
 //
-// factors[k] holds what makes term k + 1 of term k, but for the square of x. So a series is 1 + f[0] s (1 + f[1] s (1 + ...)),
-// and is added up from its end. Contraction is welcome here.
+// factors[k] times the square of x leads from term k to term k + 1. So a series is
+// `1 + f[0] s (1 + f[1] s (1 + ...))`, and is summed from its last term. Contraction is allowed.
 extern "C" __global__ void taylor(const float *__restrict__ x, const float2 *__restrict__ circle_factors,
                                   const float *__restrict__ tangent_factors, float2 *__restrict__ circle,
                                   float *__restrict__ tangents, const unsigned int terms, const unsigned long long end,

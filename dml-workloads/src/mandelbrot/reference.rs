@@ -1,11 +1,11 @@
-//! The independent reference: one point at a time, with the detection of repeated orbits.
+//! The independent reference: one point at a time, with detection of repeated orbits.
 
 use super::{BLACK, PALETTE, Problem};
 
-/// After so many iterations the colours repeat.
+/// Period of the colours, in iterations.
 const CYCLE: usize = 64;
 
-/// The colours of the counts `0..CYCLE`, by interpolation in double precision.
+/// Returns the colours of the counts `0..CYCLE`, by interpolation in double precision.
 pub(super) fn cycle_of_colours() -> [[u8; 4]; CYCLE] {
     std::array::from_fn(|iterations| {
         let position = (iterations as f64 / 4.0 + 3.5) % PALETTE.len() as f64;
@@ -19,7 +19,7 @@ pub(super) fn cycle_of_colours() -> [[u8; 4]; CYCLE] {
     })
 }
 
-/// The colour that a pixel of the row-major picture must have.
+/// Returns the expected colour of a pixel of the row-major picture.
 pub(super) fn pixel(problem: &Problem, pixel: u64, colours: &[[u8; 4]; CYCLE]) -> [u8; 4] {
     let (row, column) = (pixel / u64::from(problem.width), pixel % u64::from(problem.width));
     let x = problem.left + column as f32 * problem.step;
@@ -27,10 +27,10 @@ pub(super) fn pixel(problem: &Problem, pixel: u64, colours: &[[u8; 4]; CYCLE]) -
     escape_time(x, y, problem.max_iterations).map_or(BLACK, |iterations| colours[iterations as usize % CYCLE])
 }
 
-/// The iterations until a point leaves the circle of radius two, unless it stays for all of them.
+/// Returns the iterations until a point leaves the circle of radius two; `None` if it stays for all of them.
 ///
-/// An orbit in floating point is a function of its last value: one that comes back to a value it had will go round for
-/// ever. Values are remembered at the powers of two (Brent's cycle detection).
+/// In floating point the next value of an orbit depends only on the last one. So an orbit that returns to an
+/// earlier value repeats for ever. Values are remembered at the powers of two (Brent's cycle detection).
 fn escape_time(real: f32, imaginary: f32, max_iterations: u32) -> Option<u32> {
     let (mut x, mut y) = (0.0_f32, 0.0_f32);
     let (mut remembered, mut remember_at) = ((f32::NAN, f32::NAN), 1);

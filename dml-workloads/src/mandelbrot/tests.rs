@@ -23,7 +23,7 @@ fn host_output_passes_the_check_at_every_awkward_size() {
     }
 }
 
-/// The view is 3.2 by 2.4 around -0.7, to the pixels' middles.
+/// The view is 3.2 by 2.4 around -0.7. Points are at the centres of pixels.
 #[test]
 fn pixels_are_where_the_view_says() {
     for (width, height, step) in [(64, 48, 0.05), (640, 480, 0.005), (4, 48, 0.8), (64, 3, 0.8)] {
@@ -37,7 +37,7 @@ fn pixels_are_where_the_view_says() {
 
 #[test]
 fn rows_are_full_where_a_quarter_more_or_less_allows_it() {
-    // The ideal is the root of a third. Neither 4 nor 3 divides 55, and 5 does.
+    // The ideal is `sqrt(items / 3)`. Neither 4 nor 3 divides 55, and 5 does.
     for (items, expected) in
         [(0, 0), (1, 1), (3, 1), (48, 4), (55, 5), (75, 5), (65, 5), (51, 3), (53, 4), (291, 10)]
     {

@@ -1,10 +1,10 @@
-//! Files of every colour type, whole and broken, are written here and read back.
+//! Writes files of every colour type, whole and damaged, and reads them back.
 
 use super::*;
 use crate::random;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A file name of its own in the temporary directory; the file goes when this does.
+/// A unique file name in the temporary directory. Dropping it removes the file.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -27,12 +27,12 @@ impl Drop for Scratch {
     }
 }
 
-/// Image data, position-dependent and with every sample value of a small depth.
+/// Returns image data that depends on the position and has every sample value of a small depth.
 fn samples(bytes: usize) -> Vec<u8> {
     (0..bytes as u64).map(|index| random::word(11, index) as u8).collect()
 }
 
-/// The sample at `index` of a row, as its raw value.
+/// Returns the raw sample at `index` of a row.
 fn sample(row: &[u8], depth: usize, index: usize) -> u32 {
     if depth == 16 {
         u32::from(row[2 * index]) << 8 | u32::from(row[2 * index + 1])
@@ -42,7 +42,7 @@ fn sample(row: &[u8], depth: usize, index: usize) -> u32 {
     }
 }
 
-/// A raw sample brought to 8 bits: the upper ones of 16, the full range for fewer.
+/// Converts a raw sample to 8 bits: the upper 8 of 16, or fewer scaled to the full range.
 fn to_byte(sample: u32, depth: usize) -> u8 {
     if depth == 16 { (sample >> 8) as u8 } else { (sample * 255 / ((1 << depth) - 1)) as u8 }
 }
@@ -68,10 +68,10 @@ fn every_colour_type_and_depth_becomes_rgba() {
                 let mut data = samples(row_bytes * HEIGHT);
                 let palette: Vec<u8> = samples(3 * 256)[..3 << depth.min(8)].to_vec();
                 let palette_alpha = samples(1 << depth.min(8));
-                // The transparent colour is that of the first pixel.
+                // The first pixel has the transparent colour.
                 let first: Vec<u32> = (0..channels).map(|channel| sample(&data, depth, channel)).collect();
                 if transparent && depth == 16 {
-                    // Differs from the transparent colour in the lower byte only.
+                    // The second pixel differs from the transparent colour in a lower byte only.
                     data.copy_within(0..2 * channels, 2 * channels);
                     data[2 * channels + 1] ^= 1;
                 }
@@ -124,7 +124,7 @@ fn every_colour_type_and_depth_becomes_rgba() {
     }
 }
 
-/// A 5 x 5 grey picture of 8 bits with Adam7 interlacing: its pixel (x, y) is `x * 40 + y * 7`.
+/// Returns a 5 x 5 grey picture of 8 bits with Adam7 interlacing. Its pixel (x, y) is `x * 40 + y * 7`.
 ///
 /// The encoder does not interlace, so the passes are laid out here.
 fn interlaced() -> Vec<u8> {
@@ -225,7 +225,7 @@ fn damage_never_panics_and_checksums_are_kept() {
             let _ = Picture::read(&file.0);
         }
         let mut damaged = bytes.clone();
-        damaged[30] ^= 1; // in the checksum of the header
+        damaged[30] ^= 1; // part of the header's checksum
         std::fs::write(&file.0, &damaged).unwrap();
         assert!(matches!(Picture::read(&file.0), Err(PictureError::Damaged { .. })));
     }

@@ -1,8 +1,9 @@
-//! Workloads ready to be co-executed: a problem, its buffers on a platform, and a variant of its kernel per device.
+//! Workloads ready to be co-executed: a problem, its buffers on a platform, and a variant of its kernel per
+//! device.
 //!
 //! ```text
 //!   Workload::prepare ──▶ Prepared ──kernel()──▶ Coexecutor::run ──▶ collect ──▶ verify, write_picture
-//!                            ▲ └── reset: inputs valid on the host only, outputs scribbled over
+//!                            ▲ └── reset: inputs valid on the host only, outputs overwritten
 //!                            └──────────────── once before every run ─────────────────┘
 //! ```
 
@@ -28,7 +29,7 @@ use std::path::Path;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Registers the workloads: what there is of each beside its file.
+/// Registers the workloads: derives from a line per workload all that its own file does not define.
 macro_rules! suite {
     ($($(#[$doc:meta])* $variant:ident is $recipe:ty,)*) => {
         /// A benchmark workload.
@@ -67,7 +68,7 @@ macro_rules! suite {
             }
         }
 
-        /// The workloads' host kernels by their names, for workers that run them.
+        /// Returns the workloads' host kernels by name, for offload workers.
         #[cfg(all(feature = "offload", target_os = "linux"))]
         #[must_use]
         pub fn registry() -> dml_arenas::offload::Registry {
@@ -78,7 +79,7 @@ macro_rules! suite {
 }
 
 suite! {
-    /// a·x + y.
+    /// Computes `a * x + y`.
     Saxpy is crate::saxpy::Problem,
     /// Blurs a picture with a square filter.
     Gaussian is crate::gaussian::Problem,
@@ -88,36 +89,36 @@ suite! {
     Vecadd is crate::vecadd::Problem,
     /// Multiplies two square matrices.
     Matmul is crate::matmul::Problem,
-    /// Adds up the series of sine, cosine and tangent.
+    /// Sums the series of sine, cosine and tangent.
     Taylor is crate::taylor::Problem,
-    /// Draws mirroring spheres by following rays.
+    /// Draws reflective spheres by ray tracing.
     Ray is crate::ray::Problem,
-    /// Hands out units among activities: the resource allocation problem.
+    /// Distributes units among activities: the resource allocation problem.
     Rap is crate::rap::Problem,
-    /// Moves bodies that pull each other.
+    /// Moves bodies that attract each other.
     Nbody is crate::nbody::Problem,
     /// Prices options by a binomial tree.
     Binomial is crate::binomial::Problem,
 }
 
-/// What the items of a workload cost beside each other: whether a split by fixed shares can be right.
+/// How the costs of a workload's items compare. This decides whether a split by fixed shares can be right.
 ///
 /// # Source
-/// "Straightforward Heterogeneous Computing with the oneAPI Coexecutor Runtime", section 5, which sets nbody apart from
-/// both.
+/// "Straightforward Heterogeneous Computing with the oneAPI Coexecutor Runtime", section 5, which sets nbody
+/// apart from both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// Packages of one size take a device equally long.
+    /// Packages of one size take equal time on a device.
     Regular,
-    /// What an item costs depends on its place.
+    /// The cost of an item depends on its position.
     Irregular,
-    /// Items cost the same, and each needs all of an input.
+    /// Items cost the same, and each reads the whole of an input.
     AllToAll,
 }
 
 impl Kind {
-    /// The kind's name.
+    /// Returns the kind's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -134,7 +135,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What a recipe says without a problem.
+/// The constants of a recipe.
 struct Facts {
     name: &'static str,
     kind: Kind,
@@ -160,54 +161,55 @@ impl Facts {
 }
 
 impl Workload {
-    /// The name on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.facts().name
     }
 
-    /// What its items cost beside each other.
+    /// Returns how the costs of its items compare.
     #[must_use]
     pub const fn kind(self) -> Kind {
         self.facts().kind
     }
 
-    /// The largest published size, as [`Input::Size`] takes it.
+    /// Returns the largest published size, in the unit of [`Input::Size`].
     #[must_use]
     pub const fn largest_published(self) -> u64 {
         self.facts().largest_published
     }
 
-    /// Whether [`Input::Size`] is the length of a picture's edges, so that the work grows with its square.
+    /// Returns whether [`Input::Size`] is the edge of a picture, so that the work grows with its square.
     #[must_use]
     pub const fn size_is_edge(self) -> bool {
         self.facts().size_is_edge
     }
 
-    /// Whether it can work on a picture of the user's.
+    /// Returns whether it can process a picture of the user.
     #[must_use]
     pub const fn takes_picture(self) -> bool {
         self.facts().takes_picture
     }
 
-    /// Whether its result is a picture.
+    /// Returns whether its result is a picture.
     #[must_use]
     pub const fn makes_picture(self) -> bool {
         self.facts().makes_picture
     }
 
-    /// Returns whether there is a kernel for a device. A device without a memory has none, and nor has a GPU of CUDA where a workload is
-    /// not written in CUDA C.
+    /// Returns whether there is a kernel for a device. There is none for a device without memory. There is
+    /// none for a CUDA GPU if the workload has no kernel in CUDA C.
     #[must_use]
     pub fn has_kernel_for(self, platform: &Platform, device: DeviceId) -> bool {
         let arena = platform.home(device).map(|home| platform.arena(home));
         arena.is_some_and(|arena| self.facts().has_cuda || arena.desc().kind != ArenaKind("cuda"))
     }
 
-    /// Makes the problem, its buffers, and a variant of the kernel for each of `devices`.
+    /// Makes the problem, its buffers, and a kernel variant for each of `devices`.
     ///
     /// # Errors
-    /// [`PrepareError`] for an impossible size, an unreadable picture, or a device that cannot run the kernel.
+    /// [`PrepareError`] for an impossible size, an unreadable picture, or a device that cannot run the
+    /// kernel.
     pub fn prepare(
         self,
         platform: &Platform,
@@ -217,7 +219,7 @@ impl Workload {
         if let (Input::Picture(_), false) = (input, self.takes_picture()) {
             return Err(PrepareError::NoPicture { workload: self });
         }
-        // The problem is made by parallel iterators, and its result judged.
+        // Parallel iterators make the problem and check its result.
         Team::start_global()?;
         self.ready(platform, devices, input)
     }
@@ -233,7 +235,7 @@ impl fmt::Display for Workload {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("unknown workload {name}: there are {}", Workload::ALL.map(Workload::name).join(", "))]
 pub struct UnknownWorkload {
-    /// The name asked for.
+    /// The requested name.
     pub name: String,
 }
 
@@ -246,7 +248,7 @@ impl FromStr for Workload {
     }
 }
 
-/// What a workload works on.
+/// The input of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Input<'a> {
@@ -254,11 +256,12 @@ pub enum Input<'a> {
     Tiny,
     /// About a second on one core.
     Small,
-    /// As published.
+    /// The published size.
     Paper,
-    /// So many items; for a picture to be blurred, the length of its edges, and for matrices the number of rows.
+    /// A number of items. For `gaussian` it is the edge of the picture in pixels, for `matmul` the number of
+    /// rows.
     Size(u64),
-    /// A picture of the user's.
+    /// A picture of the user, by the path of a PNG file.
     Picture(&'a Path),
 }
 
@@ -272,25 +275,25 @@ pub enum PrepareError {
         /// The workload.
         workload: Workload,
     },
-    /// The size is more than the workload can express.
+    /// The size exceeds the workload's limit.
     #[error("impossible size {size} for {workload}: at most {limit}")]
     Size {
         /// The workload.
         workload: Workload,
-        /// The size asked for.
+        /// The requested size.
         size: u64,
-        /// The largest there is.
+        /// The largest possible size.
         limit: u64,
     },
-    /// The memory for the problem cannot be had.
+    /// Main memory cannot hold the problem.
     #[error("{workload} needs {bytes} bytes of main memory")]
     Memory {
         /// The workload.
         workload: Workload,
-        /// How much.
+        /// Size of the problem, in bytes.
         bytes: u64,
     },
-    /// No variant of the kernel is for this kind of device.
+    /// There is no variant of the kernel for this kind of device.
     #[error("{workload} has no kernel for device {device}")]
     NoKernel {
         /// The workload.
@@ -305,15 +308,15 @@ pub enum PrepareError {
         workload: Workload,
         /// The device's name.
         device: String,
-        /// What the compiler said.
+        /// Error of the compiler or of the launcher.
         cause: String,
     },
-    /// No threads for the host's kernel, or to make the problem.
+    /// The threads that run the host's kernel or make the problem cannot be started.
     #[error("cannot start {threads} threads: {cause}")]
     Threads {
-        /// How many.
+        /// Number of threads.
         threads: u32,
-        /// Why.
+        /// Error of the operating system.
         cause: String,
     },
     /// The picture cannot be used.
@@ -322,7 +325,7 @@ pub enum PrepareError {
     /// The filter or the picture's size cannot be used.
     #[error(transparent)]
     Gaussian(#[from] GaussianError),
-    /// The picture to be drawn is impossible.
+    /// The size of the picture to draw is impossible.
     #[error(transparent)]
     Mandelbrot(#[from] MandelbrotError),
     /// The buffers cannot be made.
@@ -339,7 +342,7 @@ impl From<HostError> for PrepareError {
     }
 }
 
-/// Why a result is not accepted.
+/// Why a result is rejected.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum VerifyError {
@@ -366,7 +369,7 @@ pub enum VerifyError {
 pub enum PlainArgument {
     /// A buffer with contents.
     Input(Vec<u8>),
-    /// A buffer of so many bytes, for the result.
+    /// A buffer for the result, by its size in bytes.
     Output(u64),
     /// A `uint`.
     U32(u32),
@@ -376,76 +379,78 @@ pub enum PlainArgument {
     F32(f32),
 }
 
-/// A language that the frameworks' compilers take.
+/// A kernel language of a framework.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Language {
-    /// That of OpenCL devices.
+    /// OpenCL C, for OpenCL devices.
     OpenClC,
-    /// That of CUDA devices. A kernel has one more parameter than it has arguments: its items.
+    /// CUDA C, for CUDA devices. A kernel has one more parameter than it has arguments: its items.
     CudaC,
 }
 
-/// A kernel and its arguments without any of DML, for a baseline.
+/// A kernel and its arguments, for a baseline without DML.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Plain {
-    /// The source, in the language asked for.
+    /// The source, in the requested language.
     pub source: &'static str,
     /// The kernel's name.
     pub kernel: &'static str,
     /// The arguments in order.
     pub arguments: Vec<PlainArgument>,
-    /// The number of work-items, along one or two dimensions; one along the second if there is one dimension only.
+    /// Number of work-items along two dimensions. The second is one for a kernel of one dimension.
     pub items: [u64; 2],
-    /// The local work size, likewise.
+    /// Local work size along the same dimensions.
     pub local_size: [u64; 2],
 }
 
 /// A workload ready to run.
 pub trait Prepared: fmt::Debug + Send + Sync {
-    /// Which one it is.
+    /// Returns which workload it is.
     fn workload(&self) -> Workload;
 
-    /// The sizes that describe it, by name.
+    /// Returns the sizes that describe the problem, by name.
     fn size(&self) -> Vec<(&'static str, u64)> {
         vec![("items", self.items())]
     }
 
-    /// The number of work-items.
+    /// Returns the number of items.
     fn items(&self) -> u64;
 
-    /// The kernel with its arguments and variants.
+    /// Returns the kernel with its arguments and variants.
     fn kernel(&self) -> &Kernel;
 
-    /// The buffers that the kernel reads.
+    /// Returns the buffers that the kernel reads.
     fn inputs(&self) -> Vec<&RawBuffer>;
 
-    /// The buffers that the kernel overwrites.
+    /// Returns the buffers that the kernel overwrites.
     fn outputs(&self) -> Vec<&RawBuffer>;
 
-    /// Before a run: the inputs' latest contents are on the host alone, and whatever an earlier run left in the
-    /// outputs is overwritten, so that only this run can make it right.
+    /// Resets the buffers before a run. The host becomes the only holder of the inputs' latest contents. The
+    /// outputs of an earlier run are overwritten, so that only this run can make them right.
     ///
     /// # Errors
-    /// Whatever keeps the host from writing.
+    /// The error that keeps the host from writing.
     fn reset(&self) -> Result<(), AcquireError> {
         self.inputs().into_iter().try_for_each(only_on_host)?;
         self.outputs().into_iter().try_for_each(scribble)
     }
 
-    /// After a run: brings the outputs to the host.
+    /// Brings the outputs to the host after a run.
     ///
     /// # Errors
-    /// Whatever keeps the host from reading.
+    /// The error that keeps the host from reading.
     fn collect(&self) -> Result<(), AcquireError> {
         self.outputs().into_iter().try_for_each(|output| on_host(output)?.read(output).wait()?.release())
     }
 
-    /// Has a device hold all buffers, as a run does, and gives them up again, so that a first run is one.
+    /// Acquires all buffers for a device, as a run does, and releases them. Then the device drops its copies,
+    /// so that the next run is still a first run.
     ///
     /// # Errors
-    /// What keeps the device from that; [`AcquireError::is_out_of_memory`] where its memory is too small.
+    /// The error that keeps the device from holding them; [`AcquireError::is_out_of_memory`] if its memory is
+    /// too small.
     fn try_holding(&self, device: DeviceId) -> Result<(), AcquireError> {
         let (inputs, outputs) = (self.inputs(), self.outputs());
         let Some(platform) = inputs.iter().chain(&outputs).map(|buffer| buffer.platform()).next() else {
@@ -469,24 +474,26 @@ pub trait Prepared: fmt::Debug + Send + Sync {
     /// Writes the result as a picture, for workloads that make one.
     ///
     /// # Errors
-    /// [`VerifyError::Picture`] where the file cannot be written, [`VerifyError::NoPicture`] where there is none.
+    /// [`VerifyError::Picture`] if the file cannot be written, [`VerifyError::NoPicture`] if the workload
+    /// makes no picture.
     fn write_picture(&self, path: &Path) -> Result<(), VerifyError> {
         let _ = path;
         Err(VerifyError::NoPicture { workload: self.workload() })
     }
 
-    /// The same kernel and data for a hand-written program; `None` if there is no kernel in the language.
+    /// Returns the same kernel and data for a hand-written program; `None` if there is no kernel in the
+    /// language.
     fn plain(&self, language: Language) -> Option<Plain>;
 
     /// Checks the outputs of a hand-written program, given as bytes in the order of the arguments.
     ///
     /// # Errors
-    /// The first wrong item.
+    /// A [`Mismatch`] with the first wrong item.
     fn verify_plain(&self, outputs: &[&[u8]]) -> Result<(), Mismatch>;
 }
 
-/// Refuses a problem that main memory cannot hold, before the operating system promises it and breaks the
-/// promise by ending the process.
+/// Refuses a problem that main memory cannot hold. Otherwise the operating system might overcommit the
+/// memory, and end the process later.
 pub(crate) fn memory_for<R: Recipe>(bytes: u64) -> Result<(), PrepareError> {
     let mut probe = Vec::<u8>::new();
     let is_promised = usize::try_from(bytes).is_ok_and(|bytes| probe.try_reserve_exact(bytes).is_ok());
@@ -506,7 +513,7 @@ fn filled<T: Pod>(platform: &Platform, values: &[T]) -> Result<Buffer<T>, Prepar
     Ok(buffer)
 }
 
-/// A request of the host.
+/// Begins a request of the host.
 fn on_host(buffer: &RawBuffer) -> Result<Acquire, AcquireError> {
     let platform = buffer.platform();
     let host = platform.host().ok_or(AcquireError::NoArena { device: DeviceId(0) })?;
@@ -518,7 +525,7 @@ fn only_on_host(buffer: &RawBuffer) -> Result<(), AcquireError> {
     if buffer.is_empty() { Ok(()) } else { on_host(buffer)?.read_write(buffer).wait()?.release() }
 }
 
-/// Overwrites an output with what no workload produces everywhere.
+/// Overwrites an output with a byte that no workload produces everywhere.
 fn scribble(buffer: &RawBuffer) -> Result<(), AcquireError> {
     let mut grants = on_host(buffer)?.write(buffer).wait()?;
     let viewed = |cause| AcquireError::View { buffer: buffer.name(), cause };

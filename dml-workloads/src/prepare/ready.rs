@@ -50,7 +50,7 @@ impl<R: Recipe> Ready<R> {
         Ok(Self { recipe, kernel, inputs, outputs })
     }
 
-    /// Lends the outputs, as the host sees them.
+    /// Calls a function with the outputs, as the host sees them.
     fn with_outputs<T>(
         &self,
         use_them: impl FnOnce(&Outputs<'_>) -> Result<T, VerifyError>,

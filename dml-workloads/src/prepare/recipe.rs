@@ -1,8 +1,8 @@
-//! What the file of a workload says of it, so that everything else follows.
+//! The description of a workload, from which its buffers, kernels, launchers and baselines follow.
 //!
 //! ```text
-//!   Recipe::of(input) ──▶ problem ──arguments()──▶ buffers, kernel, launchers     what is co-executed
-//!                           │    └─────────────▶ Plain                            what is run by hand
+//!   Recipe::of(input) ──▶ problem ──arguments()──▶ buffers, kernel, launchers     the co-executed run
+//!                           │    └─────────────▶ Plain                            the hand-written baseline
 //!                           └─ judge(outputs), draw(outputs)
 //! ```
 //! The page `docs/adding-a-workload.md` leads through writing one.
@@ -17,54 +17,55 @@ use dml_scheduler::Footprint;
 use std::borrow::Cow;
 use std::fmt;
 
-/// Which workload of the suite a recipe is; the registration says it.
+/// The workload of the suite that a recipe describes. The registration implements it.
 pub(crate) trait Listed {
     const WORKLOAD: Workload;
 }
 
-/// A workload: its problem, the arguments of its kernel, the kernel on the host, and what judges a result.
+/// A workload: its problem, the arguments of its kernel, the kernel on the host, and the check of a result.
 pub(crate) trait Recipe: Listed + Sized + fmt::Debug + Send + Sync + 'static {
-    /// The name on the command line, and of the function that workers run.
+    /// Name on the command line, and of the function that offload workers run.
     const NAME: &'static str;
     /// The kernel for OpenCL devices.
     const OPENCL: Program;
-    /// The kernel for CUDA devices, with the arguments of that for OpenCL, and its items last; `None` if there is none.
+    /// The kernel for CUDA devices: it takes the arguments of the OpenCL kernel, then its items. `None` if
+    /// there is none.
     const CUDA: Option<Program> = None;
-    /// What its items cost beside each other.
+    /// How the costs of its items compare.
     const KIND: Kind = Kind::Regular;
-    /// The largest published size, as [`Input::Size`] takes it.
+    /// The largest published size, in the unit of [`Input::Size`].
     const LARGEST_PUBLISHED: u64;
-    /// Whether [`Input::Size`] is the length of a picture's edges, so that the work grows with its square.
+    /// Whether [`Input::Size`] is the edge of a picture, so that the work grows with its square.
     const SIZE_IS_EDGE: bool = false;
-    /// Whether it can work on a picture of the user's.
+    /// Whether it can process a picture of the user.
     const TAKES_PICTURE: bool = false;
     /// Whether its result is a picture.
     const MAKES_PICTURE: bool = false;
 
-    /// Makes the problem. A picture is given only to a workload that takes one.
+    /// Makes the problem. Only a workload with [`TAKES_PICTURE`](Self::TAKES_PICTURE) receives a picture.
     fn of(input: &Input<'_>) -> Result<Self, PrepareError>;
 
-    /// The number of items.
+    /// Returns the number of items.
     fn items(&self) -> u64;
 
-    /// The sizes that describe the problem, by name.
+    /// Returns the sizes that describe the problem, by name.
     fn size(&self) -> Vec<(&'static str, u64)> {
         vec![("items", self.items())]
     }
 
-    /// The work-items of one item, and of one work-group.
+    /// Returns the work-items of one item and of one work-group.
     fn groups(&self) -> Groups;
 
-    /// The arguments of the kernel in their order. The end of the package is added as the last one.
+    /// Returns the arguments of the kernel in order. The end of the package is added as the last one.
     fn arguments(&self) -> Arguments<'_>;
 
-    /// The kernel on the host and in workers.
+    /// Computes a package on the host or in an offload worker.
     fn compute(call: &mut Call<'_>) -> Result<(), ComputeError>;
 
     /// Compares every item of the outputs with an independent computation.
     fn judge(&self, outputs: &Outputs<'_>) -> Result<(), Mismatch>;
 
-    /// The picture that the outputs make, for workloads that make one.
+    /// Returns the picture of the outputs, for workloads that make one.
     fn draw(&self, outputs: &Outputs<'_>) -> Option<Picture> {
         let _ = outputs;
         None
@@ -82,12 +83,12 @@ pub(crate) struct Program {
     pub(crate) kernel: &'static str,
 }
 
-/// How items become work-items.
+/// The mapping from items to work-items.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Groups {
-    /// An item is one work-item; so many of them are a work-group.
+    /// An item is one work-item. The number is the size of a work-group.
     Line(u64),
-    /// An item is a row of so many work-items; a work-group has so many columns and rows.
+    /// An item is a row of `columns` work-items. A work-group has `local` columns and rows.
     Rows { columns: u64, local: [u64; 2] },
 }
 
@@ -102,7 +103,7 @@ pub(super) enum Argument<'a> {
     Scalar(Scalar),
 }
 
-/// Makes a buffer of elements whose type is forgotten otherwise.
+/// A function that makes a buffer, and hides the type of the buffer's elements.
 pub(super) struct Make<T>(pub(super) fn(&Platform, T) -> Result<RawBuffer, PrepareError>);
 
 impl<T> fmt::Debug for Make<T> {
@@ -112,17 +113,17 @@ impl<T> fmt::Debug for Make<T> {
 }
 
 impl<'a> Arguments<'a> {
-    /// Adds a buffer that is read, one element per item.
+    /// Adds an input with one element per item.
     pub(crate) fn read<T: Pod>(self, values: &'a [T]) -> Self {
         self.read_part(values, Footprint::one_to_one(size_of::<T>() as u64))
     }
 
-    /// Adds a buffer that every package reads completely.
+    /// Adds an input that every package reads completely.
     pub(crate) fn read_all<T: Pod>(self, values: &'a [T]) -> Self {
         self.read_part(values, Footprint::Whole)
     }
 
-    /// Adds a buffer of which a package reads what the footprint names.
+    /// Adds an input. A package reads the part that the footprint names.
     pub(crate) fn read_part<T: Pod>(mut self, values: &'a [T], footprint: Footprint) -> Self {
         let make: Make<&'a [u8]> = Make(|platform, contents| {
             let buffer = filled::<T>(platform, bytemuck::cast_slice(contents))?;
@@ -132,12 +133,12 @@ impl<'a> Arguments<'a> {
         self
     }
 
-    /// Adds a buffer of so many elements that is overwritten, one element per item.
+    /// Adds an output of `elements` elements, one per item.
     pub(crate) fn write<T: Pod>(self, elements: u64) -> Self {
         self.write_part::<T>(elements, Footprint::one_to_one(size_of::<T>() as u64))
     }
 
-    /// Adds a buffer of so many elements of which a package overwrites what the footprint names.
+    /// Adds an output of `elements` elements. A package overwrites the part that the footprint names.
     pub(crate) fn write_part<T: Pod>(mut self, elements: u64, footprint: Footprint) -> Self {
         let make =
             Make(|platform: &Platform, elements| Ok(platform.buffer::<T>(elements).build()?.raw().clone()));
@@ -158,10 +159,11 @@ impl<'a> Arguments<'a> {
 pub(crate) struct Outputs<'a>(pub(super) Vec<&'a [u8]>);
 
 impl<'a> Outputs<'a> {
-    /// An output as elements.
+    /// Returns an output as elements.
     ///
     /// # Panics
-    /// When there is no such output, or its bytes are no whole number of elements: [`Recipe::arguments`] says otherwise.
+    /// When there is no such output, or its bytes are no whole number of elements. [`Recipe::arguments`]
+    /// rules out both.
     pub(crate) fn of<T: Pod>(&self, index: usize) -> Cow<'a, [T]> {
         let bytes = self.0[index];
         bytemuck::try_cast_slice(bytes)
@@ -170,7 +172,7 @@ impl<'a> Outputs<'a> {
 }
 
 impl Input<'_> {
-    /// The size of a workload that has three published ones, and works on any number up to a limit.
+    /// Returns the size of a workload that has three named sizes, and accepts any number up to a limit.
     ///
     /// # Errors
     /// [`PrepareError::Size`] beyond the limit, [`PrepareError::NoPicture`] for a picture.
@@ -197,7 +199,7 @@ mod tests {
     use super::*;
     use crate::vecadd::Problem;
 
-    /// The largest size is one that can be had.
+    /// The limit itself is a possible size.
     #[test]
     fn sizes_are_taken_up_to_their_limit() {
         let pick = |input: Input<'_>| input.pick::<Problem, _>([1, 2, 3], 1000, |size| 10 * size);

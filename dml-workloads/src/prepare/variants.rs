@@ -1,4 +1,4 @@
-//! How each kind of device runs a workload's kernel.
+//! Launchers of a workload's kernel, one for each kind of device.
 
 use super::PrepareError;
 use super::recipe::Recipe;
@@ -35,7 +35,8 @@ fn add_one<R: Recipe>(kernel: Kernel, platform: &Platform, device: DeviceId) -> 
     if let Some(arena) = platform.home(device).map(|home| platform.arena(home)) {
         #[cfg(all(feature = "offload", target_os = "linux"))]
         #[allow(unsafe_code, reason = "a function in a worker's memory is trusted with it")]
-        // SAFETY: the scheduler keeps the grants; the workers' functions are those of `registry`, in safe Rust.
+        // SAFETY: the scheduler keeps the grants until the fence has ended. The workers' functions are those
+        // of `registry`, in safe Rust.
         let worker = unsafe { OffloadLauncher::new(arena, workload.name()) };
         #[cfg(all(feature = "offload", target_os = "linux"))]
         if let Some(launcher) = worker.map_err(|cause| failed(cause.to_string()))? {
@@ -47,7 +48,7 @@ fn add_one<R: Recipe>(kernel: Kernel, platform: &Platform, device: DeviceId) -> 
                 .kernel(program.source, program.kernel, "")
                 .map_err(|cause| failed(cause.to_string()))?;
             #[allow(unsafe_code, reason = "a kernel on the device's memory is trusted with it")]
-            // SAFETY: as of those in OpenCL C below.
+            // SAFETY: as for the kernels in OpenCL C below.
             let launcher = unsafe { CudaLauncher::new(built) };
             return kernel.launchers([(device, launcher)]).map_err(|misfit| failed(misfit.to_string()));
         }
@@ -57,10 +58,11 @@ fn add_one<R: Recipe>(kernel: Kernel, platform: &Platform, device: DeviceId) -> 
                 .kernel(R::OPENCL.source, R::OPENCL.kernel, "")
                 .map_err(|cause| failed(cause.to_string()))?;
             #[allow(unsafe_code, reason = "a kernel on the machine's own memory is trusted with it")]
-            // SAFETY: the kernels of this crate touch the elements of their items and of the footprints of these alone, whatever
-            // these contain, and return where an item is past the package's end, which is their last argument. The blocks hold
-            // whole buffers, whose sizes and scalars `Recipe::arguments` makes to fit each other. The scheduler refuses items that these
-            // buffers have no elements for.
+            // SAFETY: the kernels of this crate touch only the elements of their items and of the items'
+            // footprints, for any contents of the buffers. They skip items past the package's end, which is
+            // their last argument. The blocks hold whole buffers, and `Recipe::arguments` makes their sizes
+            // and the scalars fit each other. The scheduler refuses items for which these buffers have no
+            // elements.
             let launcher = unsafe { OpenClLauncher::new(built) };
             return kernel.launchers([(device, launcher)]).map_err(|misfit| failed(misfit.to_string()));
         }

@@ -1,21 +1,21 @@
-//! The independent reference: by recursion, over any kind of number.
+//! The independent reference: recursive, and generic over the number type.
 //!
-//! In single precision it has to give the bits of the kernels, so the operations of each number are theirs. How they are put
-//! together is not: vectors with operators, all places where a ray meets something before the first is taken, and a
-//! function for each mirror that calls itself.
+//! In single precision it must give the bits of the kernels, so it executes the same operations on each
+//! number. Their structure differs: vectors with methods, a list of all hits before the nearest is taken, and
+//! a function that calls itself for each reflection.
 
 use super::{AMBIENT, DARK, FAR, LEAST_FALL, LEAST_WEIGHT, NEAR, Thing, View};
 use std::ops::{Add, Mul, Neg, Sub};
 
-/// A kind of number, and its root.
+/// A number type with a reciprocal root.
 pub(super) trait Real:
     Copy + PartialOrd + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Neg<Output = Self>
 {
     fn of(value: f32) -> Self;
-    /// One over the root.
+    /// Returns the reciprocal square root.
     fn inverse_root(self) -> Self;
     fn floor(self) -> i64;
-    /// The nearest of 256 steps between zero and one.
+    /// Returns the nearest of 256 steps between zero and one.
     fn byte(self) -> u8;
 }
 
@@ -66,7 +66,7 @@ impl<R: Real> Vector<R> {
         Self(value, value, value)
     }
 
-    /// Of length 1.
+    /// Returns the vector scaled to length 1.
     fn unit(self) -> Self {
         self.times(self.dot(self).inverse_root())
     }
@@ -77,9 +77,9 @@ struct Sphere<R> {
     radius: R,
 }
 
-/// What a ray can meet, with its look.
+/// An object that a ray can hit, with its appearance.
 struct Body<R> {
-    /// Nothing for the ground, whose height is then that of the centre.
+    /// `None` for the ground, whose height is then that of the centre.
     radius: Option<R>,
     centre: Vector<R>,
     colour: Vector<R>,
@@ -99,7 +99,7 @@ pub(super) struct Scene<R> {
     bodies: Vec<Body<R>>,
 }
 
-/// A ray with the share that it has in its pixel.
+/// A ray, with its weight in its pixel.
 struct Ray<R> {
     from: Vector<R>,
     way: Vector<R>,
@@ -129,7 +129,7 @@ impl<R: Real> Scene<R> {
         }
     }
 
-    /// The colour that a pixel must have.
+    /// Returns the expected colour of a pixel.
     pub(super) fn pixel(&self, view: &View, item: u64) -> [u8; 4] {
         let (row, column) = (item / u64::from(view.width), item % u64::from(view.width));
         let [middle_x, middle_y] = view.middle.map(R::of);
@@ -141,7 +141,7 @@ impl<R: Real> Scene<R> {
         [red.byte(), green.byte(), blue.byte(), u8::MAX]
     }
 
-    /// Adds what a ray sees to what its pixel has so far.
+    /// Adds the colour that a ray sees to the colour of its pixel so far.
     fn follow(&self, ray: &Ray<R>, so_far: Vector<R>) -> Vector<R> {
         let Some((distance, body)) = self.met(ray.from, ray.way, R::of(FAR)) else {
             return so_far.plus(self.sky_towards(ray.way).times(ray.weight));
@@ -183,7 +183,7 @@ impl<R: Real> Scene<R> {
         self.sky.plus(Vector::all(one).minus(self.sky).times(haze * haze))
     }
 
-    /// How much a point faces a lamp, and the way there, unless something is between.
+    /// Returns how directly a point faces a lamp, and the direction to it, unless an object blocks the light.
     fn seen<'a>(
         &self,
         lamp: &'a Lamp<R>,
@@ -199,7 +199,7 @@ impl<R: Real> Scene<R> {
             .then_some((lamp, facing, to_lamp))
     }
 
-    /// The first body on a way: of all places where it is met, the nearest one that is neither too near nor too far.
+    /// Returns the first body in a direction: the nearest of all hits that are neither too near nor too far.
     fn met(&self, from: Vector<R>, way: Vector<R>, limit: R) -> Option<(R, &Body<R>)> {
         let places = self.bodies.iter().flat_map(|body| {
             let places = match body.radius {
@@ -210,13 +210,13 @@ impl<R: Real> Scene<R> {
         });
         let mut places: Vec<_> =
             places.filter(|(distance, _)| *distance > R::of(NEAR) && *distance < limit).collect();
-        // Of equal ones, the first stays first.
-        places.sort_by(|(one, _), (other, _)| one.partial_cmp(other).expect("each is between two numbers"));
+        // The sort is stable, so the first of equal ones stays first.
+        places.sort_by(|(one, _), (other, _)| one.partial_cmp(other).expect("a distance between two limits is not NaN"));
         places.into_iter().next()
     }
 }
 
-/// Where a way goes into a sphere, and where out of it.
+/// Returns the distances at which a ray enters a sphere and leaves it.
 fn crossed<R: Real>(sphere: &Sphere<R>, from: Vector<R>, way: Vector<R>) -> [Option<R>; 2] {
     let away = from.minus(sphere.centre);
     let along = away.dot(way);
@@ -229,7 +229,7 @@ fn crossed<R: Real>(sphere: &Sphere<R>, from: Vector<R>, way: Vector<R>) -> [Opt
     }
 }
 
-/// Where a way comes to a height from above.
+/// Returns the distance at which a ray reaches a height from above.
 fn fallen<R: Real>(height: R, from: Vector<R>, way: Vector<R>) -> Option<R> {
     let fall = -way.1;
     let root = fall.inverse_root();

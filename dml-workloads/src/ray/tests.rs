@@ -3,7 +3,7 @@ use super::*;
 use crate::packages;
 use proptest::prelude::*;
 
-/// Exact enough, with true roots.
+/// Double precision counts as exact, and has true roots.
 impl Real for f64 {
     fn of(value: f32) -> Self {
         value.into()
@@ -22,7 +22,7 @@ impl Real for f64 {
     }
 }
 
-/// Spheres stand in rows, on the ground or above it, and apart from each other.
+/// Spheres lie in rows, on the ground or above it, and differ from each other.
 #[test]
 fn the_scene_is_a_camera_two_lamps_a_ground_and_spheres_on_it() {
     for seed in 0..20 {
@@ -79,8 +79,8 @@ fn inverse_roots_are_right_to_22_bits() {
     }
 }
 
-/// What kernels and reference could get wrong alike: their roots and roundings. Only where a ray just meets or just misses something
-/// may the picture differ from that of double precision.
+/// The errors that kernels and reference have in common: roots and roundings. The picture may differ from
+/// that of double precision only where a ray barely hits or misses something.
 #[test]
 fn picture_is_that_of_exact_arithmetic() {
     for seed in [1, 2, SEED] {
@@ -101,7 +101,7 @@ fn picture_shows_sky_ground_spheres_mirrors_and_shadows() {
     let pixels = solve(&problem);
     let sky = pixels[0];
     assert!(sky[2] > sky[0] && sky[2] > 200, "{sky:?}");
-    // Without depth nothing is mirrored; without a lamp everything is as dark as its shadows.
+    // Without depth nothing is reflected. Without a lamp everything is as dark as a shadow.
     let flat = Problem { view: View { depth: 0, ..problem.view }, ..problem.clone() };
     let with_lamps = |lamps: usize| {
         let (mut few, mut met) = (flat.clone(), 0);
@@ -113,7 +113,7 @@ fn picture_shows_sky_ground_spheres_mirrors_and_shadows() {
     };
     let changed = |one: &[[u8; 4]], other: &[[u8; 4]]| one.iter().zip(other).filter(|(a, b)| a != b).count();
     assert!(changed(&pixels, &solve(&flat)) > 20_000);
-    // The lower half is ground and spheres alone.
+    // The lower half shows only ground and spheres.
     let lower = |pixels: Vec<[u8; 4]>| pixels[45_000..].to_vec();
     let shadows = 45_000 - changed(&lower(with_lamps(1)), &lower(with_lamps(0)));
     assert!((300..15_000).contains(&shadows), "{shadows}");
@@ -121,7 +121,7 @@ fn picture_shows_sky_ground_spheres_mirrors_and_shadows() {
     assert!(colours.len() > 5_000, "{} colours", colours.len());
 }
 
-/// Rays that meet mirrors take many times as long as those that meet the sky.
+/// Rays that hit reflective things take many times as long as rays that reach the sky.
 #[test]
 fn work_differs_along_the_picture() {
     let problem = Problem::generate(Size { items: 40_000 }, SEED);
@@ -154,7 +154,7 @@ fn check_rejects_one_wrong_item_first_last_and_between() {
     assert!(problem.check(&solve(&Problem::generate(TINY, 6))).is_err());
 }
 
-/// The smallest errors of the algorithm: one mirror too few, one body that is not there, one lamp without shadows.
+/// The smallest errors: one reflection too few, one missing thing, one sphere that is slightly displaced.
 #[test]
 fn check_rejects_one_mirror_or_one_sphere_too_few() {
     let problem = Problem::generate(Size { items: 40_000 }, 8);

@@ -10,14 +10,14 @@ use dml_arenas::native::{BaselineArg, BaselineSpec, HandWritten};
 use dml_arenas::opencl;
 use std::time::{Duration, Instant};
 
-/// How a program is written.
+/// The form of a hand-written program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// A call of the host's kernel on so many threads.
+    /// A call of the host's kernel, on this number of threads.
     Threads(u32),
-    /// Straight OpenCL on the device of this number.
+    /// Plain OpenCL, on the device of this number.
     OpenCl(usize),
-    /// Straight on the driver of CUDA, on the device of this number.
+    /// The plain CUDA driver, on the device of this number.
     #[cfg(feature = "cuda")]
     Cuda(usize),
 }
@@ -30,8 +30,8 @@ pub(super) enum Hand {
 }
 
 impl Hand {
-    /// Makes the same matrices as [`Workload::Matmul`](crate::prepare::Workload::Matmul) does of this edge, opens the device and
-    /// builds the kernel.
+    /// Makes the matrices that [`Workload::Matmul`](crate::prepare::Workload::Matmul) has for this edge,
+    /// opens the device and builds the kernel.
     pub(super) fn new(form: Form, edge: u64) -> Result<Self, SingleError> {
         let problem = Problem::of(&Input::Size(edge))?;
         match form {
@@ -52,11 +52,11 @@ impl Hand {
         }
     }
 
-    /// Runs once, from inputs in the host's memory to a result that the host can read. Returns how long it took.
+    /// Runs once, from inputs in the host's memory to a result that the host can read. Returns the duration.
     pub(super) fn run(&mut self) -> Result<Duration, SingleError> {
         match self {
             Self::Threads { team, problem, out } => {
-                // As the runs on DML find theirs: just written, and wrong.
+                // Freshly written and wrong, like the output before a run on DML.
                 out.fill(f32::NAN);
                 let (edge, a, b) = (problem.items(), problem.a(), problem.b());
                 let begun = Instant::now();
@@ -67,7 +67,7 @@ impl Hand {
         }
     }
 
-    /// The result of the last run.
+    /// Returns the result of the last run.
     pub(super) fn output(&self) -> &[f32] {
         match self {
             Self::Threads { out, .. } => out,
@@ -76,7 +76,7 @@ impl Hand {
     }
 }
 
-/// The product on a device of this number, with the kernel in the language of its framework.
+/// Describes the product on the device of this number, with the kernel in the language of its framework.
 fn spec(device: usize, source: &'static str, problem: &Problem) -> BaselineSpec<'static> {
     let input = |matrix: &[f32]| BaselineArg::Input(bytemuck::cast_slice(matrix).to_vec());
     let edge = problem.items();

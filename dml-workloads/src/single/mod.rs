@@ -1,24 +1,27 @@
-//! One device through the runtime beside the same kernel without DML: what co-execution costs where there is nothing to share.
+//! One device through the runtime beside the same kernel without DML: the overhead of co-execution on a
+//! single device.
 //!
 //! ```text
-//!   Bench::open(device) ─▶ edge_for(length) ─▶ measure ─┬─ by hand: threads of a pool, straight OpenCL, straight CUDA
+//!   Bench::open(device) ─▶ edge_for(length) ─▶ measure ─┬─ by hand: threads, plain OpenCL, plain CUDA
 //!                                                       └─ Coexecutor over this device alone
 //! ```
-//! The kernel is [`matmul`]: regular, with results that are exact, so that both sides can be compared bit by bit.
+//! The kernel is [`matmul`]. It is regular and its results are exact, so both sides are compared bit by bit.
 //!
-//! # What holds here
-//! 1. **Both sides do the same**: the same kernel with the same work-groups over the same rows of the same matrices, on as many
-//!    threads or the same device.
-//! 2. **Both sides time the same**: from inputs in the host's memory to a result that the host can read. Devices are open, kernels
-//!    built and buffers made before.
-//! 3. **By hand is as a good programmer writes it for this sort of device**: on a device that shares the host's memory buffers stand on
-//!    that memory and nothing is copied; elsewhere inputs are written and the result is read, and all of it is waited for once. A
-//!    GPU of CUDA transfers them between its memory and page-locked memory.
-//! 4. **Results are compared after every pair**, and DML's is judged by the reference at the end. It was overwritten before each run.
+//! # Invariants
+//! 1. **Both sides do the same work**: the same kernel with the same work-groups over the same rows of the
+//!    same matrices, on the same number of threads or the same device.
+//! 2. **Both sides time the same interval**: from inputs in the host's memory to a result that the host can
+//!    read. Devices are opened, kernels built and buffers made before it.
+//! 3. **The hand-written program is what a good programmer writes for this kind of device.** On a device that
+//!    shares the host's memory, buffers stand on that memory and nothing is copied. Elsewhere inputs are
+//!    written, the result is read, and the host waits once for all of it. For a CUDA GPU the host's side is
+//!    page-locked memory.
+//! 4. **Results are compared after every pair**, and the reference checks DML's at the end. DML's result is
+//!    overwritten before each run.
 //!
 //! # Source
-//! "Automatic OpenCL code generation for multi-device heterogeneous architectures": a single device reaches 0.98 to 1.00 of native
-//! code.
+//! "Automatic OpenCL code generation for multi-device heterogeneous architectures": a single device reaches
+//! 0.98 to 1.00 of native code.
 
 mod hand;
 
@@ -34,7 +37,7 @@ use hand::{Form, Hand};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// How long a kernel runs for which there is a goal.
+/// A duration of the hand-written run for which there is a goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Length {
@@ -50,7 +53,7 @@ impl Length {
     /// Every length, the shortest first.
     pub const ALL: [Self; 3] = [Self::Millisecond, Self::FiftyMilliseconds, Self::Second];
 
-    /// The length's name.
+    /// Returns the length's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -60,7 +63,7 @@ impl Length {
         }
     }
 
-    /// The length itself.
+    /// Returns the length as a duration.
     #[must_use]
     pub const fn duration(self) -> Duration {
         match self {
@@ -70,7 +73,7 @@ impl Length {
         }
     }
 
-    /// The most that DML may take of the time by hand.
+    /// Returns the maximum ratio of DML's time to that of the hand-written program.
     #[must_use]
     pub const fn goal(self) -> f64 {
         match self {
@@ -80,7 +83,8 @@ impl Length {
         }
     }
 
-    /// How many pairs one round has, so that short runs give figures as steady as long ones.
+    /// Returns the number of pairs per round. Short runs have more, so that their figures are as steady as
+    /// those of long runs.
     #[must_use]
     pub const fn pairs_per_round(self) -> u32 {
         match self {
@@ -91,79 +95,80 @@ impl Length {
     }
 }
 
-/// One run of each side, right after each other.
+/// One run of each side, back to back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pair {
-    /// The time by hand.
+    /// Time of the hand-written program.
     pub hand: Duration,
-    /// The time of DML.
+    /// Time of DML.
     pub dml: Duration,
 }
 
 impl Pair {
-    /// A pair of these times.
+    /// Makes a pair of these times.
     #[must_use]
     pub const fn new(hand: Duration, dml: Duration) -> Self {
         Self { hand, dml }
     }
 
-    /// The time of DML over the time by hand.
+    /// Returns the time of DML over that of the hand-written program.
     #[must_use]
     pub fn ratio(&self) -> f64 {
         self.dml.as_secs_f64() / self.hand.as_secs_f64()
     }
 
-    /// How many seconds DML takes more; negative where it takes less.
+    /// Returns the additional seconds of DML; negative if it takes less.
     #[must_use]
     pub fn more(&self) -> f64 {
         self.dml.as_secs_f64() - self.hand.as_secs_f64()
     }
 }
 
-/// What was measured of one device at one size.
+/// The measurements of one device at one size.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Measured {
     /// The rows and columns of the matrices.
     pub edge: u64,
-    /// The pairs that count, at least one, in their order. None took no time by hand.
+    /// The counted pairs in order of measurement, at least one. None has a hand-written time of zero.
     pairs: Vec<Pair>,
 }
 
 impl Measured {
-    /// What these pairs say; nothing without a pair, or if a time by hand is zero.
+    /// Makes measurements of these pairs; `None` without a pair, or if a hand-written time is zero.
     #[must_use]
     pub fn new(edge: u64, pairs: Vec<Pair>) -> Option<Self> {
         let says_something = !pairs.is_empty() && pairs.iter().all(|pair| !pair.hand.is_zero());
         says_something.then_some(Self { edge, pairs })
     }
 
-    /// The pairs, in the order in which they were measured: at least one, and none without a time by hand.
+    /// Returns the pairs in order of measurement: at least one, and none with a hand-written time of zero.
     #[must_use]
     pub fn pairs(&self) -> &[Pair] {
         &self.pairs
     }
 
-    /// The seconds by hand.
+    /// Returns the seconds of the hand-written program.
     #[must_use]
     pub fn hand(&self) -> Summary {
         self.summary(|pair| pair.hand.as_secs_f64())
     }
 
-    /// The seconds of DML.
+    /// Returns the seconds of DML.
     #[must_use]
     pub fn dml(&self) -> Summary {
         self.summary(|pair| pair.dml.as_secs_f64())
     }
 
-    /// The ratios within the pairs, whose median is the figure: what slows a pair as a whole says nothing about it.
+    /// Returns the ratios within the pairs. Their median is the figure, because a disturbance of a whole pair
+    /// does not change it.
     #[must_use]
     pub fn ratio(&self) -> Summary {
         self.summary(Pair::ratio)
     }
 
-    /// The seconds that DML takes more within a pair.
+    /// Returns the additional seconds of DML within a pair.
     #[must_use]
     pub fn more(&self) -> Summary {
         self.summary(Pair::more)
@@ -179,15 +184,15 @@ impl Measured {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SingleError {
-    /// There is nothing to compare with.
+    /// There is no hand-written program for the device.
     #[error("{device} has no hand-written form: {reason}")]
     NoHandForm {
         /// The device's name.
         device: String,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
-    /// The device cannot be had.
+    /// The device cannot be opened.
     #[error(transparent)]
     Discover(#[from] DiscoverError),
     /// The platform cannot be made.
@@ -196,14 +201,14 @@ pub enum SingleError {
     /// The workload cannot be prepared.
     #[error(transparent)]
     Prepare(#[from] PrepareError),
-    /// No pair was asked for.
-    #[error("{device} was to be measured in no pairs: one is the least")]
+    /// Zero pairs were requested.
+    #[error("{device} cannot be measured in 0 pairs: at least 1 is needed")]
     NoPairs {
         /// The device's name.
         device: String,
     },
-    /// A run by hand took no time that the clock can tell.
-    #[error("{device}, matrices of edge {edge}: too short for the clock")]
+    /// A hand-written run took too little time for the clock.
+    #[error("{device}, matrices of edge {edge}: a hand-written run is too short for the clock")]
     NoTime {
         /// The device's name.
         device: String,
@@ -213,9 +218,9 @@ pub enum SingleError {
     /// The threads of the hand-written program cannot be started.
     #[error("cannot start {threads} threads for the hand-written program: {cause}")]
     Threads {
-        /// How many.
+        /// Number of threads.
         threads: u32,
-        /// What the operating system said.
+        /// Error of the operating system.
         cause: String,
     },
     /// The hand-written program failed.
@@ -230,12 +235,12 @@ pub enum SingleError {
     /// The result cannot be read.
     #[error(transparent)]
     View(#[from] ViewError),
-    /// A unit failed: the time is not that of a run.
-    #[error("{device} failed in a run that was timed: {cause}")]
+    /// A unit failed, so the time is not that of a complete run.
+    #[error("{device} failed in a timed run: {cause}")]
     Failed {
         /// The device's name.
         device: String,
-        /// What it said.
+        /// Error of the unit.
         cause: String,
     },
     /// The results of both sides differ.
@@ -247,9 +252,9 @@ pub enum SingleError {
         edge: u64,
         /// The first element that differs, row-major.
         element: usize,
-        /// Its value by hand.
+        /// Its value in the hand-written result.
         by_hand: f32,
-        /// Its value on DML.
+        /// Its value in DML's result.
         dml: f32,
     },
     /// The result of DML is wrong.
@@ -259,23 +264,23 @@ pub enum SingleError {
         device: String,
         /// The rows and columns of the matrices.
         edge: u64,
-        /// What the reference says.
+        /// The finding of the check.
         cause: Box<VerifyError>,
     },
 }
 
-/// The devices of a machine, by whether they can be measured.
+/// The devices of a machine: those that can be measured, and the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Devices {
-    /// Those with a hand-written form, in the platform's order.
+    /// Devices with a hand-written form, in the platform's order.
     pub measured: Vec<String>,
-    /// The others, each with the reason.
+    /// The other devices, each with the reason.
     pub left_out: Vec<(String, &'static str)>,
 }
 
 impl Devices {
-    /// Looks for all devices on which kernels run.
+    /// Finds all devices on which kernels run.
     ///
     /// # Errors
     /// [`SingleError::Discover`] and [`SingleError::Config`].
@@ -292,7 +297,7 @@ impl Devices {
     }
 }
 
-/// How the hand-written program for a device is written, or why there is none.
+/// Returns the form of the hand-written program for a device, or the reason why there is none.
 fn form(platform: &Platform, device: DeviceId) -> Result<Form, &'static str> {
     let desc = &platform.devices()[usize::from(device.0)];
     if platform.host() == Some(device) {
@@ -302,7 +307,7 @@ fn form(platform: &Platform, device: DeviceId) -> Result<Form, &'static str> {
     let arena = arena.ok_or("it has no memory")?;
     let number = |kind: &str| {
         let number = desc.name.strip_prefix(kind).and_then(|number| number.parse().ok());
-        number.ok_or("its name has no number to find it by")
+        number.ok_or("its name has no device number")
     };
     if arena.downcast_ref::<OpenClArena>().is_some() {
         return number("opencl:").map(Form::OpenCl);
@@ -312,24 +317,25 @@ fn form(platform: &Platform, device: DeviceId) -> Result<Form, &'static str> {
         return number("cuda:").map(Form::Cuda);
     }
     Err(match arena.desc().kind {
-        ArenaKind("offload") => "a worker is reached through DML alone",
+        ArenaKind("offload") => "a worker is only reachable through DML",
         _ => "there is no program for its memory",
     })
 }
 
-/// Where a device has the storage of its buffers on DML.
+/// The storage of a device's buffers on DML.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Memory {
-    /// As it is found: what discovery makes of the device without being told anything.
+    /// The storage that discovery chooses by default.
     #[default]
     Found,
-    /// In main memory, where the device can be bound to it (`DiscoverOptions::bind`), as a program by hand has it that shares memory.
+    /// Main memory, if the device can be bound to it (`DiscoverOptions::bind`). A hand-written program for a
+    /// device that shares memory uses it, too.
     Bound,
-    /// In page-locked memory of at most so many bytes, where a GPU of CUDA transfers it (`DiscoverOptions::cuda_pinned`), as a
-    /// program by hand has it.
+    /// Page-locked main memory, for the transfers of a CUDA GPU (`DiscoverOptions::cuda_pinned`). The
+    /// hand-written program uses it, too.
     PageLocked {
-        /// The most bytes that main memory's buffers may have.
+        /// Maximum size of main memory's buffers, in bytes.
         limit_bytes: u64,
     },
 }
@@ -346,8 +352,9 @@ impl Bench {
     /// Opens a device on a platform of its own.
     ///
     /// # Errors
-    /// [`SingleError::Discover`] for a device that is not there, [`SingleError::NoHandForm`] for one that has nothing to compare with,
-    /// [`SingleError::Config`].
+    /// [`SingleError::Discover`] for a device that does not exist, [`SingleError::NoHandForm`] for one
+    /// without a hand-written form, [`SingleError::Config`]; [`SingleError::Prepare`] if threads cannot be
+    /// started.
     pub fn open(device: &str, memory: Memory) -> Result<Self, SingleError> {
         Team::start_global().map_err(PrepareError::from)?;
         let options = DiscoverOptions::default().only([device]);
@@ -366,43 +373,46 @@ impl Bench {
         Ok(Self { platform, device, form })
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.platform.devices()[usize::from(self.device.0)].name
     }
 
-    /// What the vendor calls the device.
+    /// Returns the vendor's name of the device.
     #[must_use]
     pub fn description(&self) -> &str {
         &self.platform.devices()[usize::from(self.device.0)].description
     }
 
-    /// The compute units that both sides use.
+    /// Returns the number of compute units that both sides use.
     #[must_use]
     pub fn units(&self) -> u32 {
         self.platform.devices()[usize::from(self.device.0)].units
     }
 
-    /// Finds the edge of the matrices whose product takes about so long by hand. It tries edges, each a few times.
+    /// Finds the edge of the matrices whose product takes about `length` in the hand-written program. It
+    /// tries several edges, each a few times.
     ///
     /// # Errors
-    /// Those of the hand-written program, [`SingleError::Prepare`] where memory is short.
+    /// The errors of the hand-written program; [`SingleError::Prepare`] if memory is short.
     pub fn edge_for(&self, length: Duration) -> Result<u64, SingleError> {
         fitting_edge(length, |edge| {
             let mut hand = Hand::new(self.form, edge)?;
-            // The first run pays for what is done once.
+            // The first run includes one-time costs.
             let first = hand.run()?;
             let again = if first > LONG { 1 } else { 5 };
             (0..again).try_fold(first, |least, _| Ok(least.min(hand.run()?)))
         })
     }
 
-    /// Runs both sides in turn on matrices of this edge: a pair that does not count, then `pairs` of them. Which side begins changes
-    /// from pair to pair. Calls `after_pair` after each. The results are compared after each pair, and DML's is judged at the end.
+    /// Runs both sides in turn on matrices of this edge: a warm-up pair, then `pairs` counted ones. The sides
+    /// alternate in beginning a pair. Calls `after_pair` after each pair. Compares the results after each
+    /// pair, and checks DML's at the end.
     ///
     /// # Errors
-    /// [`SingleError::Differs`], [`SingleError::Wrong`], [`SingleError::NoPairs`], [`SingleError::NoTime`]; whatever keeps a side from running.
+    /// [`SingleError::Differs`], [`SingleError::Wrong`], [`SingleError::NoPairs`], [`SingleError::NoTime`];
+    /// the error that keeps a side from running.
     pub fn measure(&self, edge: u64, pairs: u32, after_pair: impl FnMut()) -> Result<Measured, SingleError> {
         if pairs == 0 {
             return Err(SingleError::NoPairs { device: self.name().to_owned() });
@@ -425,16 +435,17 @@ impl Bench {
     }
 }
 
-/// From this time of a run on, it is not repeated to find a size.
+/// Time of a run above which the search for a size repeats it once instead of five times.
 const LONG: Duration = Duration::from_millis(200);
-/// The first edge that is tried.
+/// Edge at which the search begins.
 const FIRST_EDGE: u64 = 32;
-/// How often a size is changed, at most.
+/// Maximum number of edges that the search tries.
 const MOST_TRIES: u32 = 24;
-/// How far a time may be from the one asked for, as a factor.
+/// Maximum ratio between the measured time and the requested one, in either direction.
 const CLOSE: f64 = 1.1;
 
-/// The edge with which `time` returns about `length`. Times are taken to grow with the third power of the edge.
+/// Returns the edge for which `time` returns about `length`. It assumes that times grow with the third power
+/// of the edge.
 fn fitting_edge<E>(length: Duration, mut time: impl FnMut(u64) -> Result<Duration, E>) -> Result<u64, E> {
     let mut edge = FIRST_EDGE;
     for _ in 0..MOST_TRIES {
@@ -443,7 +454,7 @@ fn fitting_edge<E>(length: Duration, mut time: impl FnMut(u64) -> Result<Duratio
         if (1.0 / CLOSE..=CLOSE).contains(&factor) {
             break;
         }
-        // A short run says little about a long one.
+        // A short run predicts a long one poorly, so a step is at most a factor of 4.
         let next = edge as f64 * factor.cbrt().clamp(0.25, 4.0);
         let next = (next.round() as u64).clamp(1, matmul::Problem::LARGEST_EDGE);
         if next == edge {
@@ -454,21 +465,21 @@ fn fitting_edge<E>(length: Duration, mut time: impl FnMut(u64) -> Result<Duratio
     Ok(edge)
 }
 
-/// What is run in pairs.
+/// Two sides that are run in pairs.
 trait Sides {
     type Error;
 
-    /// One run by hand, and its time.
+    /// Runs the hand-written program once, and returns the time.
     fn hand(&mut self) -> Result<Duration, Self::Error>;
 
-    /// One run on DML, and its time.
+    /// Runs the kernel on DML once, and returns the time.
     fn dml(&mut self) -> Result<Duration, Self::Error>;
 
     /// Compares the results of the last two runs.
     fn compare(&self) -> Result<(), Self::Error>;
 }
 
-/// A pair that does not count, then so many that do. Each side begins every second pair.
+/// Runs a warm-up pair, then `pairs` counted ones. Each side begins every second pair.
 fn take_turns<S: Sides>(
     sides: &mut S,
     pairs: u32,
@@ -538,7 +549,7 @@ impl Sides for Both<'_> {
     }
 }
 
-/// The first element whose bits differ, with both of its values; a missing one is not a number.
+/// Returns the first element whose bits differ, with both of its values. A missing value is NaN.
 fn differs(by_hand: &[f32], dml: &[f32]) -> Option<(usize, f32, f32)> {
     let value = |of: &[f32], element: usize| of.get(element).copied().unwrap_or(f32::NAN);
     (0..by_hand.len().max(dml.len()))

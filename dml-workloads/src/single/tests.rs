@@ -1,12 +1,12 @@
 use super::*;
 
-/// Sides that take the times they are told, and keep a record.
+/// Sides with given times, which record their calls.
 #[derive(Default)]
 struct Told {
     hand_ms: Vec<u64>,
     dml_ms: Vec<u64>,
     calls: String,
-    /// The comparison that fails, counted from zero.
+    /// Number of the comparison that fails, from zero on.
     differs_at: Option<usize>,
     compared: std::cell::Cell<usize>,
 }
@@ -95,7 +95,7 @@ fn an_edge_is_found_for_any_length() {
             );
         }
     }
-    // Nothing gets as long as that, nor as short.
+    // No edge takes as long as that, or as short.
     let never = |_| Ok::<_, ()>(Duration::from_nanos(1));
     assert_eq!(fitting_edge(Duration::from_secs(1), never), Ok(matmul::Problem::LARGEST_EDGE));
     let always = |_| Ok::<_, ()>(Duration::from_secs(9));
@@ -121,7 +121,7 @@ fn both(bench: &Bench, edge: u64) -> Both<'_> {
     Both { bench, edge, hand: Hand::new(bench.form, edge).unwrap(), coexecutor, prepared }
 }
 
-/// The sides of the host, whose results are equal until one is changed.
+/// The results of the host's sides are equal until one is changed.
 #[test]
 fn a_result_that_differs_or_is_wrong_is_told() {
     let bench = Bench::open("cpu", Memory::Found).unwrap();
@@ -134,15 +134,15 @@ fn a_result_that_differs_or_is_wrong_is_told() {
     let told = both.compare().unwrap_err();
     assert!(matches!(told, SingleError::Differs { element: 53, .. }), "{told}");
     assert!(told.to_string().starts_with("cpu, matrices of edge 17: element 53 is "), "{told}");
-    // A run by hand computes all of it again, and leaves nothing of the run before.
+    // A hand-written run overwrites all results of the run before.
     both.hand().unwrap();
     both.compare().unwrap();
-    // Without a run on DML, what is there is not taken for its result.
+    // Without a run on DML, the contents of its output do not pass for its result.
     both.prepared.reset().unwrap();
     assert!(matches!(both.compare(), Err(SingleError::Differs { element: 0, .. })));
 }
 
-/// What one run brings to a device and back, every run brings: nothing is there from the run before.
+/// Every run transfers all matrices to the device and back: no copy of the run before is valid.
 #[test]
 fn every_run_on_dml_begins_on_the_host_and_ends_there() {
     for memory in [Memory::Found, Memory::Bound] {

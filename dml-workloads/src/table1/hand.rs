@@ -1,6 +1,6 @@
-//! The programs as a good programmer writes them straight on OpenCL.
+//! The programs as a good programmer writes them directly on OpenCL.
 //!
-//! Nothing is waited for but what the host reads. Arguments are set once, since buffers stay the same.
+//! The host waits only for the data that it reads. Arguments are set once, because buffers stay the same.
 
 use super::{Checking, Mode, Operations, Problem, Row, Run, Table1Error};
 use crate::{bfs, matmul, vecadd};
@@ -8,7 +8,7 @@ use dml_arenas::native::BaselineError;
 use dml_arenas::opencl::native::hand::{Arg, Buffer, Calls, Commands, Device, Kernel, MapFor};
 use std::time::{Duration, Instant};
 
-/// What a level begins with: no node was found.
+/// Flag at the beginning of a level: no node was found.
 static NOTHING_FOUND: [u32; 1] = [0];
 
 /// The device, and the kernels of one row.
@@ -54,7 +54,7 @@ impl Hand {
 
 fn operations(calls: Calls) -> Operations {
     let Calls { alloc, bind, map, unmap, read, write, kernel, .. } = calls;
-    // None of the programs copies by itself.
+    // None of the programs copies with the processor.
     Operations { map, unmap, read, write, kernel, alloc, bind, copy: 0 }
 }
 
@@ -105,8 +105,8 @@ fn launch_vecadd<'run>(
 ) -> Result<(), BaselineError> {
     let args = [Arg::Buffer(a), Arg::Buffer(b), Arg::Buffer(out), Arg::U64(items as u64)];
     commands.set_args(kernel, &args)?;
-    // SAFETY: unmapped buffers of `items` elements each; the kernel touches elements below its last argument, and writes `out`
-    // alone.
+    // SAFETY: the buffers are unmapped and have `items` elements each. The kernel touches only elements below
+    // its last argument, and writes only `out`.
     unsafe { commands.launch(kernel, [items, 1], [vecadd::LOCAL_SIZE as usize, 1]) }
 }
 
@@ -156,7 +156,8 @@ fn launch_matmul<'run>(
 ) -> Result<(), BaselineError> {
     let args = [Arg::Buffer(a), Arg::Buffer(b), Arg::Buffer(out), Arg::U32(edge as u32), Arg::U64(edge)];
     commands.set_args(kernel, &args)?;
-    // SAFETY: unmapped buffers of `edge` rows and columns each; the kernel touches elements below these, and writes `out` alone.
+    // SAFETY: the buffers are unmapped and have `edge` rows and columns each. The kernel touches only
+    // elements below these, and writes only `out`.
     unsafe { commands.launch(kernel, [edge as usize; 2], matmul::LOCAL_SIZE.map(|size| size as usize)) }
 }
 
@@ -259,8 +260,9 @@ fn launch_bfs(
     items: usize,
 ) -> Result<(), BaselineError> {
     for kernel in kernels {
-        // SAFETY: the arguments are those of `set_bfs_args`: unmapped buffers of an element per node, and the list of edges, which
-        // name nodes of the graph; the kernels touch the elements of these, and write neither nodes nor edges.
+        // SAFETY: the arguments are those of `set_bfs_args`: unmapped buffers of an element per node, the
+        // flag, and the list of edges, which name nodes of the graph. The kernels touch only the elements of
+        // these, and write neither nodes nor edges.
         unsafe { commands.launch(kernel, [items, 1], [bfs::LOCAL_SIZE as usize, 1]) }?;
     }
     Ok(())

@@ -1,6 +1,6 @@
-//! The programs as a good programmer writes them straight on CUDA: with ordinary memory of the host, or page-locked memory.
+//! The programs as a good programmer writes them directly on CUDA, with ordinary or page-locked host memory.
 //!
-//! Nothing is waited for but what the host reads.
+//! The host waits only for the data that it reads.
 
 use super::{Checking, Mode, Operations, Problem, Row, Run, Table1Error};
 use crate::{bfs, matmul, vecadd};
@@ -18,7 +18,7 @@ pub(super) struct Hand {
     kernels: Vec<Kernel>,
 }
 
-/// Elements of the program on the host.
+/// Elements in host memory.
 #[derive(Debug)]
 enum Host<T: Pod + Debug> {
     Ordinary(Vec<T>),
@@ -26,7 +26,7 @@ enum Host<T: Pod + Debug> {
 }
 
 impl<T: Pod + Debug> Host<T> {
-    /// A copy of elements, in the memory of a mode.
+    /// Copies elements to the kind of host memory that a mode uses.
     fn of(device: &Device, mode: Mode, elements: &[T]) -> Result<Self, BaselineError> {
         if mode != Mode::HandPinned {
             return Ok(Self::Ordinary(elements.to_vec()));
@@ -98,7 +98,8 @@ fn vecadd(
         commands.write(&mut b_there, b)?;
         let args =
             [Arg::Buffer(&a_there), Arg::Buffer(&b_there), Arg::Buffer(&out), Arg::U64(a.len() as u64)];
-        // SAFETY: buffers of this many elements each; the kernel touches elements below its last argument.
+        // SAFETY: the buffers have this many elements each. The kernel touches only elements below its last
+        // argument.
         unsafe { commands.launch(kernel, &args, [a.len(), 1], [vecadd::LOCAL_SIZE as usize, 1]) }?;
         commands.read(&out, result)?;
         let duration = begun.elapsed();
@@ -125,7 +126,8 @@ fn matmul(
         commands.write(&mut b_there, b)?;
         let [a_arg, b_arg, out_arg] = [&a_there, &b_there, &out].map(Arg::Buffer);
         let args = [a_arg, b_arg, out_arg, Arg::U32(edge as u32), Arg::U64(edge)];
-        // SAFETY: buffers of `edge` rows and columns each; the kernel touches elements below these.
+        // SAFETY: the buffers have `edge` rows and columns each. The kernel touches only elements below
+        // these.
         unsafe {
             commands.launch(kernel, &args, [edge as usize; 2], matmul::LOCAL_SIZE.map(|size| size as usize))
         }?;
@@ -147,7 +149,7 @@ fn bfs(
     let masks = [&state.level, &state.next, &state.visited].map(|mask| Host::of(device, mode, mask));
     let masks = &masks.into_iter().collect::<Result<Vec<_>, _>>()?;
     let first_cost = &Host::of(device, mode, &state.cost)?;
-    // What a level begins with, and what it has left: whether a node was found.
+    // The flag at the beginning and at the end of a level: whether a node was found.
     let (nothing, answer) = (&Host::of(device, mode, &[0_u32])?, &mut Host::of(device, mode, &[u32::MAX])?);
     let result = &mut Host::of(device, mode, &vec![i32::MIN; graph.0.len()])?;
     device.run(move |commands| {
@@ -196,8 +198,8 @@ fn launch_bfs<'run, 'data>(
     let visits = [nodes, edges, level, next, visited, Arg::Buffer(cost), end];
     let advances = [level, next, visited, Arg::Buffer(found), end];
     for (kernel, args) in [(visit, &visits[..]), (advance, &advances)] {
-        // SAFETY: buffers of an element per node, but for the edges, which name nodes of the graph, and the flag; the kernels
-        // touch the elements of these.
+        // SAFETY: the buffers have an element per node, except for the edges, which name nodes of the graph,
+        // and the flag. The kernels touch only the elements of these.
         unsafe { commands.launch(kernel, args, [items, 1], [bfs::LOCAL_SIZE as usize, 1]) }?;
     }
     Ok(())

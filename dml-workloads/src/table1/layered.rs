@@ -1,5 +1,5 @@
-//! The programs on the data layer. They are the same in both modes and on both frameworks: only the platform differs, and who has
-//! made the storage that the program fills and reads.
+//! The programs on the data layer. They are the same in both modes and on both frameworks. Only the platform
+//! differs, and whether the application's data is in vectors or in buffers of page-locked memory.
 
 use super::{Checking, Mode, Operations, Problem, Row, Run, Table1Error};
 use crate::{bfs, matmul, vecadd};
@@ -32,7 +32,8 @@ enum Arg<'a> {
     U64(u64),
 }
 
-/// Elements before the clock runs: what the layer makes a buffer of then, or a buffer of page-locked memory.
+/// Elements before the timed interval: a vector that the layer makes a buffer of later, or a buffer of
+/// page-locked memory.
 #[derive(Debug)]
 enum Given<T: Element> {
     Vector(Vec<T>),
@@ -79,13 +80,13 @@ impl Layered {
             #[cfg(feature = "cuda")]
             None => {
                 let arena = arena.downcast_ref::<CudaArena>();
-                let arena = arena.expect("a device of a table is of OpenCL or of CUDA");
+                let arena = arena.expect("the table has only OpenCL and CUDA devices");
                 let (source, names) = row.cuda_kernels();
                 let made = names.iter().map(|name| Ok(Kernel::Cuda(arena.kernel(source, name, "")?)));
                 made.collect::<Result<_, Table1Error>>()?
             }
             #[cfg(not(feature = "cuda"))]
-            None => unreachable!("a device of a table is of OpenCL"),
+            None => unreachable!("the table has only OpenCL devices"),
         };
         #[cfg(feature = "cuda")]
         let is_pinned = platform
@@ -123,7 +124,8 @@ impl Layered {
         let args =
             [block(&grants, &a)?, block(&grants, &b)?, block(&grants, &out)?, Arg::U64(problem.items())];
         let (items, local) = ([problem.items(), 1], [vecadd::LOCAL_SIZE, 1]);
-        // SAFETY: the kernel touches elements below its last argument, and writes `out` alone; the grants last until its end.
+        // SAFETY: the kernel touches only elements below its last argument, and writes only `out`. The grants
+        // last until it ends.
         let fence = self.launched(unsafe { self.kernels[0].launch(&args, items, local) })?;
         grants.in_flight(fence).wait()?.release()?;
         let seen = out.read()?;
@@ -146,8 +148,8 @@ impl Layered {
             Arg::U32(edge as u32),
             Arg::U64(edge),
         ];
-        // SAFETY: the kernel touches rows and columns below `edge`, which every matrix has, and writes `out` alone; the grants last
-        // until its end.
+        // SAFETY: the kernel touches only rows and columns below `edge`, which every matrix has, and writes
+        // only `out`. The grants last until it ends.
         let fence = self.launched(unsafe { self.kernels[0].launch(&args, [edge; 2], matmul::LOCAL_SIZE) })?;
         grants.in_flight(fence).wait()?.release()?;
         let seen = out.read()?;
@@ -170,7 +172,7 @@ impl Layered {
         let (nodes, edges, cost) = (self.over(nodes)?, self.over(edges)?, self.over(cost)?);
         let (level, next, visited) = (self.over(level)?, self.over(next)?, self.over(visited)?);
         let found = self.over(found)?;
-        // Nobody else uses these meanwhile. The flag goes to and fro.
+        // The device holds these for the whole search. The flag alternates between host and device.
         let held = self.platform.acquire(self.device).read(&nodes).read(&edges).read_write(&level);
         let held = held.read_write(&next).read_write(&visited).read_write(&cost).wait()?;
         let state = |buffer| block(&held, buffer);
@@ -185,8 +187,9 @@ impl Layered {
             // Both kernels of a level run back to back on one queue, so they share the wait.
             let grants = self.platform.acquire(self.device).read_write(&found).wait()?;
             let advance_args = [level_arg, next_arg, visited_arg, block(&grants, &found)?, end];
-            // SAFETY: all buffers have an element per node, but for the edges, which name nodes of the graph, and the flag. The kernel
-            // touches the elements of these, and writes neither nodes nor edges; the grants last until its end.
+            // SAFETY: all buffers have an element per node, except for the edges, which name nodes of the
+            // graph, and the flag. The kernel touches only the elements of these, and writes neither nodes
+            // nor edges. The grants last until it ends.
             let visiting = self.launched(unsafe { visit.launch(&visit_args, items, local) })?;
             // SAFETY: as above.
             let advancing = self.launched(unsafe { advance.launch(&advance_args, items, local) })?;
@@ -204,8 +207,8 @@ impl Layered {
         Ok(run)
     }
 
-    /// Writes elements where the program has them before it begins: into a vector, or into a buffer of page-locked memory.
-    /// Of that the device uses in place what a launch touches once.
+    /// Copies elements to where the program has them before it begins: a vector, or a buffer of page-locked
+    /// memory. The device uses such a buffer in place if a launch touches its elements once.
     fn given<T: Element>(&self, elements: &[T], touched: Touched) -> Result<Given<T>, Table1Error> {
         #[cfg(feature = "cuda")]
         if self.is_pinned {
@@ -224,7 +227,7 @@ impl Layered {
         Ok(Given::Vector(elements.to_vec()))
     }
 
-    /// Makes a buffer over what the application has.
+    /// Makes a buffer over a vector of the application, or takes its buffer.
     fn over<T: Element>(&self, given: Given<T>) -> Result<Buffer<T>, ConfigError> {
         match given {
             Given::Vector(vector) => self.platform.buffer_from(vector).map_err(|unstored| unstored.cause),
@@ -233,7 +236,7 @@ impl Layered {
         }
     }
 
-    /// Counts a kernel that was launched.
+    /// Counts a launched kernel.
     fn launched(&self, fence: Result<Fence, TransferError>) -> Result<Fence, TransferError> {
         self.platform.counters().count(Operation::Kernel);
         fence
@@ -261,7 +264,7 @@ impl Layered {
     }
 }
 
-/// What the table's buffers hold.
+/// An element type of the table's buffers.
 trait Element: bytemuck::Pod + std::fmt::Debug + Send + Sync {}
 
 impl<T: bytemuck::Pod + std::fmt::Debug + Send + Sync> Element for T {}
@@ -289,7 +292,7 @@ impl Kernel {
                 match items {
                     [items, 1] => {
                         let launch = opencl::Launch { offset: 0, items, local: local[0] };
-                        // SAFETY: the caller answers for what the kernel touches (1).
+                        // SAFETY: the caller guarantees what the kernel touches (1).
                         unsafe { kernel.launch(&args, launch) }
                     }
                     // SAFETY: as above.
@@ -307,14 +310,14 @@ impl Kernel {
                 let [across, down] = items;
                 let [x, y] = local;
                 let launch = cuda::Launch { offset: [0; 3], items: [across, down, 1], local: [x, y, 1] };
-                // SAFETY: the caller answers for what the kernel touches (1).
+                // SAFETY: the caller guarantees what the kernel touches (1).
                 unsafe { kernel.launch(&args.collect::<Vec<_>>(), launch) }
             }
         }
     }
 }
 
-/// The storage of a granted buffer as an argument. None of the table's buffers is empty.
+/// Returns the storage of a granted buffer as an argument. None of the table's buffers is empty.
 fn block<'a>(grants: &'a Grants, buffer: &impl Region) -> Result<Arg<'a>, ViewError> {
     Ok(Arg::Block(grants.block(buffer)?.expect("the buffers of the table have bytes")))
 }

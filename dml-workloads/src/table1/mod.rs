@@ -1,37 +1,39 @@
-//! Table 1 of the paper on the data layer: three workloads, each written by hand against OpenCL or CUDA and on the layer, with
-//! the calls that each makes and the time that it takes.
+//! Table 1 of the paper on the data layer: three workloads, each written by hand against OpenCL or CUDA and
+//! on the layer, with the calls and the time of each program.
 //!
 //! ```text
-//!   Bench::open(row, device) ─┬─ by hand, twice ─ straight on the framework, its calls counted
-//!                             └─ noopt, opt ───── the same program on two platforms, the platforms' counters
+//!   Bench::open(row, device) ─┬─ hand, hand_* ── two programs directly on the framework, with counted calls
+//!                             └─ noopt, opt ──── one program on two platforms, with the platforms' counters
 //!        │
-//!        └─▶ measure: a round that does not count, then rounds in which every mode runs once, on the same inputs
+//!        └─▶ measure: a warm-up round, then rounds in which every mode runs once, on the same inputs
 //! ```
 //! | mode | on OpenCL | on CUDA |
 //! |---|---|---|
-//! | hand | buffers on the device; inputs are written, the result is mapped or read, as the paper says | the same; the result is read |
-//! | hand_bound | buffers over the application's vectors, mapped for the host: what suits a device that shares the memory | |
-//! | hand_pinned | | as hand, but the application has page-locked memory: what suits a device with a memory of its own |
+//! | hand | buffers on the device; inputs are written, the result is mapped or read, as in the paper | the same; the result is read |
+//! | hand_bound | buffers over the application's vectors, mapped for the host: suits a device that shares the memory | |
+//! | hand_pinned | | as hand, but the application has page-locked memory: suits a device with a memory of its own |
 //! | noopt | the layer with one mechanism: the device's memory is mapped, and the processor copies | the layer over the application's vectors |
 //! | opt | the layer with the device bound to main memory | the layer with buffers of page-locked memory |
 //!
-//! # What holds here
-//! 1. **Every mode times the same**: from inputs in vectors of the application to the result readable by the application.
-//!    Making buffers on the device counts, releasing them does not. Opening devices and building kernels does not count.
-//! 2. **Every mode finds its vectors alike**: written right before the run, inputs by a copy. Only a result that stays in a
-//!    buffer of the device has none. Where they are page-locked, by hand or as buffers of the layer, they are made before.
+//! # Invariants
+//! 1. **Every mode times the same interval**: from inputs in vectors of the application to a result that the
+//!    application can read. Making buffers on the device counts, releasing them does not. Opening devices and
+//!    building kernels does not count.
+//! 2. **Every mode finds its vectors in the same state**: written right before the run, inputs by a copy.
+//!    Only a result that stays in a buffer of the device has no vector. Page-locked memory, by hand or as
+//!    buffers of the layer, is made before the interval.
 //! 3. **Every mode runs the same kernels** with the same work-groups.
-//! 4. **A result that was left in memory is not taken for a new one**: in the first round each mode has a problem of its own.
+//! 4. **A stale result does not pass for a new one**: in the first round each mode has a problem of its own.
 //!
 //! # Source
 //! "Abstract Representation of Shared Data for Heterogeneous Computing", section 5 and table 1.
 
-#[allow(unsafe_code, reason = "launching a kernel on the machine's own memory is")]
+#[allow(unsafe_code, reason = "launching a kernel on the machine's own memory is unsafe")]
 mod hand;
 #[cfg(feature = "cuda")]
-#[allow(unsafe_code, reason = "launching a kernel on a device's memory is")]
+#[allow(unsafe_code, reason = "launching a kernel on a device's memory is unsafe")]
 mod hand_cuda;
-#[allow(unsafe_code, reason = "launching a kernel on the machine's own memory is")]
+#[allow(unsafe_code, reason = "launching a kernel on the machine's own memory is unsafe")]
 mod layered;
 
 use crate::check::Mismatch;
@@ -49,15 +51,15 @@ use std::fmt;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The device that the table is of unless another one is named.
+/// Default device of the table.
 pub const DEVICE: &str = "opencl:0";
-/// The most page-locked memory of the layer's buffers: more than any row needs.
+/// Maximum page-locked memory of the layer's buffers, in bytes: more than any row needs.
 #[cfg(feature = "cuda")]
 const PINNED_BYTES: u64 = 2 << 30;
-/// The orders of four rounds, as indices into [`Framework::modes`]. In these each mode has each place once, and follows each other
-/// mode once, so that no mode gains from what the one before leaves behind.
+/// Orders of the modes in four rounds, as indices into [`Framework::modes`]. Each mode takes each place once,
+/// and follows each other mode once. So no mode gains from the state that its predecessor leaves.
 const ORDERS: [[usize; 4]; 4] = [[0, 1, 3, 2], [1, 2, 0, 3], [2, 3, 1, 0], [3, 0, 2, 1]];
-/// The seed of the inputs; any other would do.
+/// Seed of the inputs. Its value is arbitrary.
 const SEED: u64 = 0x7AB_1E1;
 
 /// A workload of the table.
@@ -76,7 +78,7 @@ impl Row {
     /// Every row, in the order of the table.
     pub const ALL: [Self; 3] = [Self::Vecadd, Self::Matmul, Self::Bfs];
 
-    /// The row's name.
+    /// Returns the row's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -86,7 +88,8 @@ impl Row {
         }
     }
 
-    /// What the paper has for a mode; nothing for [`Mode::HandBound`] and [`Mode::HandPinned`], which are not the paper's.
+    /// Returns the paper's figures for a mode; `None` for [`Mode::HandBound`] and [`Mode::HandPinned`], which
+    /// are not the paper's.
     #[must_use]
     pub fn published(self, mode: Mode) -> Option<Published> {
         // Milliseconds; map, unmap, read, write, kernel; alloc, bind, memcpy.
@@ -109,7 +112,7 @@ impl Row {
         Some(Published { seconds, map, unmap, read, write, kernel, alloc, bind, copy })
     }
 
-    /// The kernels in CUDA C: their source and their names.
+    /// Returns the source and the names of the kernels in CUDA C.
     #[cfg(feature = "cuda")]
     fn cuda_kernels(self) -> (&'static str, &'static [&'static str]) {
         let source = match self {
@@ -120,7 +123,7 @@ impl Row {
         (source, self.kernels().1)
     }
 
-    /// The kernels in OpenCL C: their source and their names.
+    /// Returns the source and the names of the kernels in OpenCL C.
     fn kernels(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::Vecadd => (vecadd::OPENCL_SOURCE, &[vecadd::OPENCL_KERNEL]),
@@ -136,7 +139,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// What the programs by hand are written against.
+/// The framework of the hand-written programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Framework {
@@ -147,13 +150,13 @@ pub enum Framework {
 }
 
 impl Framework {
-    /// The modes of its devices, in the order of the table.
+    /// Returns the modes of its devices, in the order of the table.
     #[must_use]
     pub const fn modes(self) -> [Mode; 4] {
         [Mode::Hand, self.suited(), Mode::Noopt, Mode::Opt]
     }
 
-    /// The mode by hand that suits its devices.
+    /// Returns the hand-written mode that suits its devices.
     #[must_use]
     pub const fn suited(self) -> Mode {
         match self {
@@ -162,7 +165,7 @@ impl Framework {
         }
     }
 
-    /// What a device belongs to, and its number there.
+    /// Returns the framework of a device, and the device's number there.
     fn of(device: &str) -> Option<(Self, usize)> {
         let (kind, number) = device.split_once(':')?;
         let framework = match kind {
@@ -183,25 +186,25 @@ impl fmt::Display for Framework {
     }
 }
 
-/// How a workload is written.
+/// A way to write a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Mode {
-    /// By hand, with buffers of the device.
+    /// Hand-written, with buffers of the device.
     Hand,
-    /// By hand, with buffers over the application's vectors.
+    /// Hand-written, with buffers over the application's vectors.
     HandBound,
-    /// By hand, with page-locked memory on the host.
+    /// Hand-written, with page-locked memory on the host.
     HandPinned,
-    /// On the layer, with copies of mapped memory alone; on CUDA over the application's vectors.
+    /// On the layer, which only maps memory and copies. On CUDA over the application's vectors.
     Noopt,
-    /// On the layer, with the device bound to main memory; on CUDA with buffers of page-locked memory, of which the device uses in place what it
-    /// touches once.
+    /// On the layer, with the device bound to main memory. On CUDA with buffers of page-locked memory, where
+    /// the device uses in place the buffers that it touches once.
     Opt,
 }
 
 impl Mode {
-    /// The mode's name.
+    /// Returns the mode's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -220,7 +223,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// What the paper has for one row and mode. It does not count storage of hand-written programs.
+/// The paper's figures for one row and mode. The paper does not count the storage of hand-written programs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the fields are those of `Operations`")]
@@ -237,7 +240,7 @@ pub struct Published {
     pub copy: Option<u64>,
 }
 
-/// How often a program made each kind of call.
+/// Number of calls that a program made, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Operations {
@@ -253,14 +256,14 @@ pub struct Operations {
     pub kernel: u64,
     /// Storage allocated.
     pub alloc: u64,
-    /// Storage made over other storage.
+    /// Storage bound to other storage.
     pub bind: u64,
     /// Copies by the processor.
     pub copy: u64,
 }
 
 impl Operations {
-    /// The calls that bring data to where it is used.
+    /// Returns the number of calls that transfer data.
     #[must_use]
     pub const fn transfers(&self) -> u64 {
         self.map + self.unmap + self.read + self.write + self.copy
@@ -277,7 +280,7 @@ pub struct Run {
     pub operations: Operations,
 }
 
-/// The runs of one mode that count.
+/// The counted runs of one mode.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Timed {
@@ -285,7 +288,7 @@ pub struct Timed {
     pub mode: Mode,
     /// The time of each run, in seconds and in order.
     pub seconds: Vec<f64>,
-    /// The calls of the first run; they are the same in all, but of [`Mode::Noopt`] on CUDA.
+    /// The calls of the first counted run. They are the same in all runs, except for [`Mode::Noopt`] on CUDA.
     pub operations: Operations,
 }
 
@@ -302,14 +305,14 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// The runs of a mode; `None` for one that the device does not have.
+    /// Returns the runs of a mode; `None` if the device does not have it.
     #[must_use]
     pub fn mode(&self, mode: Mode) -> Option<&Timed> {
         self.modes.iter().find(|timed| timed.mode == mode)
     }
 
-    /// The median, over the rounds, of the time of one mode over that of another in the same round; `None` if the device does not
-    /// have both.
+    /// Returns the median, over the rounds, of the time of one mode over that of another in the same round;
+    /// `None` if the device does not have both modes.
     #[must_use]
     pub fn ratio(&self, mode: Mode, over: Mode) -> Option<f64> {
         let pairs = self.mode(mode)?.seconds.iter().zip(&self.mode(over)?.seconds);
@@ -322,24 +325,24 @@ impl Measured {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Table1Error {
-    /// The programs are not written for such a device.
+    /// There are no programs for this kind of device.
     #[error("table1 compares programs on one OpenCL or CUDA device, not {device}")]
     NoProgram {
         /// The device's name.
         device: String,
     },
-    /// There is no device, or it cannot be used by hand.
+    /// The device does not exist, or a hand-written program cannot use it.
     #[error("table1 needs {framework} device: {cause}")]
     Device {
-        /// What the device belongs to.
+        /// Framework of the device.
         framework: Framework,
-        /// What is missing.
+        /// The reason.
         cause: BaselineError,
     },
     /// A hand-written program failed.
     #[error("the hand-written program failed: {0}")]
     Hand(#[from] BaselineError),
-    /// The device cannot be had as asked for.
+    /// The device cannot be opened with these options.
     #[error(transparent)]
     Discover(#[from] DiscoverError),
     /// The platform or its buffers cannot be made.
@@ -351,7 +354,7 @@ pub enum Table1Error {
     /// A kernel could not be built.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// A kernel in CUDA C could not be made.
+    /// A kernel in CUDA C could not be built.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     BuildCuda(#[from] dml_arenas::cuda::BuildError),
@@ -364,12 +367,12 @@ pub enum Table1Error {
     /// A kernel failed.
     #[error(transparent)]
     Transfer(#[from] TransferError),
-    /// The size is none that the table has.
-    #[error("{row} has no size {size}: tiny, small and paper are there")]
+    /// The table does not have this size.
+    #[error("{row} has no size {size}: it has tiny, small and paper")]
     Size {
         /// The row.
         row: Row,
-        /// The size asked for.
+        /// The requested size.
         size: String,
     },
     /// A result is wrong.
@@ -382,16 +385,16 @@ pub enum Table1Error {
         /// The first wrong item.
         cause: Mismatch,
     },
-    /// The calls of a mode differ from one run to the next.
-    #[error("{row} in mode {mode} made other calls than in the run before: {now:?}, not {before:?}")]
+    /// The calls of a mode differ between two runs.
+    #[error("{row} in mode {mode} made other calls than in the first run: {now:?}, not {before:?}")]
     Unsteady {
         /// The row.
         row: Row,
         /// The mode.
         mode: Mode,
-        /// The calls of the run before.
+        /// The calls of the first counted run.
         before: Box<Operations>,
-        /// The calls of this run.
+        /// The calls of the run that differs.
         now: Box<Operations>,
     },
 }
@@ -441,12 +444,12 @@ impl Problem {
     }
 }
 
-/// What a run does with its result.
+/// The check of a run's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Checking {
-    /// Every item is compared, after the time has been taken.
+    /// Compares every item, after the end of the timed interval.
     All,
-    /// Nothing is compared.
+    /// Compares nothing.
     Nothing,
 }
 
@@ -464,7 +467,7 @@ impl Checking {
     }
 }
 
-/// The programs by hand.
+/// The hand-written programs.
 #[derive(Debug)]
 enum Hand {
     OpenCl(hand::Hand),
@@ -486,9 +489,10 @@ impl Bench {
     /// Opens a device (`opencl:N` or `cuda:N`) for every mode, and builds the row's kernels.
     ///
     /// # Errors
-    /// [`Table1Error::NoProgram`] for another kind of device; [`Table1Error::Device`] where there is no such device;
-    /// [`Table1Error::Discover`] and [`Table1Error::Config`] where the layer cannot use it; [`Table1Error::Hand`] and
-    /// [`Table1Error::Build`] for kernels that the driver refuses.
+    /// [`Table1Error::NoProgram`] for another kind of device; [`Table1Error::Device`] if there is no such
+    /// device; [`Table1Error::Discover`] and [`Table1Error::Config`] if the layer cannot use it;
+    /// [`Table1Error::Hand`] and [`Table1Error::Build`] for kernels that the driver refuses;
+    /// [`Table1Error::Threads`] if threads cannot be started.
     pub fn open(row: Row, device: &str) -> Result<Self, Table1Error> {
         let no_program = || Table1Error::NoProgram { device: device.to_owned() };
         let (framework, number) = Framework::of(device).ok_or_else(no_program)?;
@@ -521,25 +525,26 @@ impl Bench {
         })
     }
 
-    /// What the device belongs to, which says which modes it has.
+    /// Returns the framework of the device, which determines its modes.
     #[must_use]
     pub const fn framework(&self) -> Framework {
         self.framework
     }
 
-    /// What the vendor calls the device.
+    /// Returns the vendor's name of the device.
     #[must_use]
     pub fn device(&self) -> &str {
         self.opt.description()
     }
 
-    /// Runs every mode once without counting, then `runs` times in turn. Four rounds have four orders, in which each mode has
-    /// each place and follows each other mode once. Calls `after_run` after each run. The results of the first and the last
-    /// round are checked item by item.
+    /// Runs every mode once as a warm-up, then `runs` times in rounds. Four rounds have four orders, in which
+    /// each mode takes each place and follows each other mode once. Calls `after_run` after each run. Checks
+    /// the results of the warm-up and of the last round item by item.
     ///
     /// # Errors
-    /// [`Table1Error::Wrong`] for a wrong result, [`Table1Error::Unsteady`] if a mode's calls change; whatever keeps a
-    /// program from running; [`Table1Error::Size`] for a size that is not tiny, small or paper.
+    /// [`Table1Error::Wrong`] for a wrong result, [`Table1Error::Unsteady`] if a mode's calls change; the
+    /// error that keeps a program from running; [`Table1Error::Size`] for a size that is not tiny, small or
+    /// paper.
     pub fn measure(
         &mut self,
         size: Input<'_>,
@@ -578,8 +583,9 @@ impl Bench {
     }
 }
 
-/// The runs of a mode, all of which have made the same calls. On CUDA a large vector in ordinary memory is sent in as many pieces as
-/// there is scratch memory at the moment, so these calls may differ.
+/// Summarizes the runs of a mode, and checks that all made the same calls. On CUDA a large vector in ordinary
+/// memory is sent in pieces, whose number depends on the scratch memory available at the moment. So these
+/// calls may differ.
 fn summed_up(row: Row, (framework, mode): (Framework, Mode), runs: &[Run]) -> Result<Timed, Table1Error> {
     let operations = runs.first().map(|run| run.operations).unwrap_or_default();
     let is_in_pieces = framework == Framework::Cuda && mode == Mode::Noopt;
@@ -612,7 +618,7 @@ mod tests {
             seconds: seconds.to_vec(),
             operations: Operations::default(),
         };
-        // A round that was slow for all says nothing about a ratio; the ratio of the medians would be 1.
+        // A round that is slow for all modes does not change the ratio. The ratio of the medians would be 1.
         let modes = vec![
             timed(Mode::Hand, &[1.0, 20.0, 3.0]),
             timed(Mode::HandBound, &[1.0; 3]),

@@ -37,7 +37,7 @@ pub(crate) fn write(path: &Path, decisions: &Recording) -> Result<(), Failure> {
 pub(crate) fn run(options: &ReplayOptions) -> Result<(), Failure> {
     let path = &options.file;
     let shown = path.display();
-    let text = output::read(path, "decisions", "no recorded decisions")?;
+    let text = output::read(path, "decisions", "not a recording of decisions")?;
     let recording: Recording = text.parse().map_err(|error| Failure::Usage(format!("{shown}: {error}")))?;
     let replayed = recording.replay();
     if let Err(error @ ReplayError::Policy(_)) = &replayed {

@@ -49,7 +49,6 @@ const PARTS: &[Part] = &[
             "outcomes",
             "overlapping",
             "prefetching",
-            "printing",
             "requests",
             "retiring",
             "sharing",

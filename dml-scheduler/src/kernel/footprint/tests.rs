@@ -1,4 +1,4 @@
-//! The named footprints, against a count of single items and bytes.
+//! The named footprints, against a model that tests single items and bytes.
 
 #![allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what is tested")]
 
@@ -13,7 +13,7 @@ fn bytes(ranges: &[Range<u64>]) -> Vec<u64> {
 /// Whether an item touches a byte.
 type Touches = Box<dyn Fn(u64, u64) -> bool>;
 
-/// Some footprints, each with what it says.
+/// Sample footprints, each with its model.
 fn cases() -> Vec<(Footprint, Touches)> {
     vec![
         (Footprint::all(), Box::new(|_, _| true)),
@@ -29,7 +29,7 @@ fn cases() -> Vec<(Footprint, Touches)> {
 }
 
 proptest! {
-    /// A package touches what its items touch, and its ranges ascend without touching each other.
+    /// A package touches the bytes of its items, and its ranges ascend without touching each other.
     #[test]
     fn a_package_touches_what_its_items_touch(start in 0_u64..40, items in 1_u64..30, len in 0_u64..120) {
         for (footprint, touches) in cases() {
@@ -57,7 +57,7 @@ proptest! {
 #[test]
 fn a_buffer_has_bytes_for_so_many_items() {
     let holds = |footprint: Footprint| footprint.holds(100);
-    assert_eq!(holds(Footprint::one_to_one(3)), Some(34), "the last item is there in part");
+    assert_eq!(holds(Footprint::one_to_one(3)), Some(34), "the last item is partial");
     assert_eq!(holds(Footprint::neighbourhood(4, 9)), Some(25));
     assert_eq!(holds(Footprint::rows(5, 8, 1)), Some(13 * 5));
     assert_eq!(holds(Footprint::columns(4, 10)), Some(3));
@@ -76,7 +76,7 @@ fn ranges_of_a_function_are_sorted_and_joined() {
 }
 
 #[test]
-#[allow(clippy::reversed_empty_ranges, reason = "that is what is refused")]
+#[allow(clippy::reversed_empty_ranges, reason = "a reversed range is refused")]
 fn what_is_no_footprint_is_told() {
     let told = |footprint: Footprint| footprint.ranges(3..5, 100).unwrap_err().to_string();
     assert!(told(Footprint::of(|_| panic!("not today"))).contains("not today"));
@@ -96,7 +96,7 @@ fn numbers_beyond_what_can_be_counted_end_at_the_buffer() {
     }
 }
 
-/// What has no items, or none in a row, is at fault itself, and holds neither none nor some.
+/// A footprint without items, or without items per row, is invalid itself and limits no number of items.
 #[test]
 fn a_picture_at_fault_holds_no_number_of_items() {
     assert_eq!(Footprint::rows(0, 7, 1).holds(70), None);

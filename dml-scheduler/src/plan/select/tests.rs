@@ -1,4 +1,4 @@
-//! Which devices are chosen, by what is known of them.
+//! Selection of devices for given knowledge.
 
 use super::*;
 use crate::base::package::Package;
@@ -9,17 +9,17 @@ use dml_core::DeviceId;
 use std::time::Duration;
 
 const ITEMS: u64 = 100_000;
-/// A credit with which nothing is explored.
+/// Exploration budget with which nothing is explored, in seconds.
 const BROKE: f64 = -1.0;
 
-/// A device of a test: what an item takes it, what a run takes it besides, and which part of the cores it has.
+/// A device of a test: its time per item, its setup time per run, and its share of the cores.
 #[derive(Clone, Copy)]
 struct Device {
     item_us: f64,
     setup_us: f64,
     part_of_cores: f64,
     is_host: bool,
-    /// The seconds that its inputs take to move.
+    /// Transfer time of its inputs, in seconds.
     inward: f64,
 }
 
@@ -38,7 +38,7 @@ fn member(index: usize, device: &Device) -> Member {
     }
 }
 
-/// What runs of some items taught, in which these devices computed such parts at once.
+/// Adds runs of `items` items to the knowledge, in which devices compute the given parts at the same time.
 fn teach(knowledge: &Knowledge, devices: &[Device], items: u64, parts: &[(usize, u64)], slowdown: f64) {
     let members: Vec<Member> =
         devices.iter().enumerate().map(|(index, device)| member(index, device)).collect();
@@ -104,11 +104,11 @@ fn select(knowledge: &Knowledge, devices: &[Device], items: u64, credit: f64) ->
     })
 }
 
-/// What is known of each device alone, by runs of all items.
+/// Returns knowledge of each device alone, from runs of all items.
 fn alone(devices: &[Device]) -> Knowledge {
     let knowledge = Knowledge::new();
     (0..devices.len()).for_each(|index| {
-        // Nine runs leave nothing open.
+        // After nine runs no device is tried again.
         (0..3).for_each(|_| teach(&knowledge, devices, ITEMS, &[(index, ITEMS)], 1.0));
     });
     knowledge
@@ -120,7 +120,7 @@ fn nothing_is_chosen_where_nothing_is_known() {
     assert_eq!((selection.members.len(), selection.explorers.len()), (0, 2));
 }
 
-/// 100 and 50 ms alone are 33 together.
+/// 100 ms and 50 ms alone become 33 ms together.
 #[test]
 fn devices_that_shorten_the_run_share_it_by_their_speeds() {
     let devices = [HOST, GPU];
@@ -131,7 +131,7 @@ fn devices_that_shorten_the_run_share_it_by_their_speeds() {
     assert!((shares[1].items / ITEMS as f64 - 2.0 / 3.0).abs() < 0.01, "{shares:?}");
 }
 
-/// What was learned of 100,000 items counts for 100: the host needs 105 us, the GPU 250.
+/// Estimates for 100 items come from runs of 100,000: the host needs 105 us, the GPU 250 us.
 #[test]
 fn a_device_that_needs_longer_to_begin_than_the_others_take_is_left_out() {
     let devices = [HOST, GPU];
@@ -140,7 +140,7 @@ fn a_device_that_needs_longer_to_begin_than_the_others_take_is_left_out() {
     assert!(matches!(reasons[1], Some(Reason::SetUp { .. })), "{reasons:?}");
 }
 
-/// A tenth of the speed saves less than a twentieth of the run, with the time that it needs to begin.
+/// A device with a sixtieth of the host's speed saves less than `LEAST_GAIN` of the run.
 #[test]
 fn a_device_that_saves_next_to_nothing_is_left_out() {
     let slow = Device { item_us: 60.0, ..GPU };
@@ -158,7 +158,7 @@ fn of_two_on_the_same_cores_the_faster_one_is_chosen() {
     assert_eq!(members, [1]);
     assert!(matches!(reasons[0], Some(Reason::Slower { .. })), "{reasons:?}");
     let halves = [Device { part_of_cores: 0.5, ..HOST }, Device { part_of_cores: 0.5, ..driver }];
-    assert_eq!(select(&alone(&halves), &halves, ITEMS, BROKE).members, [0, 1], "each has cores of its own");
+    assert_eq!(select(&alone(&halves), &halves, ITEMS, BROKE).members, [0, 1], "each has its own cores");
 }
 
 /// Together both take twice as long as each would alone, so sharing saves nothing.
@@ -171,7 +171,7 @@ fn what_devices_slow_each_other_down_by_is_learned() {
     assert_eq!(members, [1]);
 }
 
-/// Only runs beside the host are known of the GPU, and both were slow in them. Alone it may be faster.
+/// The GPU was measured only beside the host, and both were slow. Alone it may be faster.
 #[test]
 fn a_device_that_was_never_alone_is_tried_alone_as_far_as_credit_goes() {
     let gpu = Device { item_us: 0.6, setup_us: 5.0, ..GPU };
@@ -182,10 +182,10 @@ fn a_device_that_was_never_alone_is_tried_alone_as_far_as_credit_goes() {
     let poor = select(&knowledge, &devices, ITEMS, BROKE);
     let rich = select(&knowledge, &devices, ITEMS, 1.0);
     assert_eq!((poor.members, rich.members.clone()), (vec![0], vec![1]));
-    assert!(rich.seconds > rich.best_seconds, "that may cost the difference");
+    assert!(rich.seconds > rich.best_seconds, "the trial may cost the difference");
 }
 
-/// Of an unmeasured device, only what its data takes.
+/// Of an unmeasured device, only the transfer time is known.
 #[test]
 fn an_unknown_device_is_explored_if_it_could_help() {
     let knowledge = Knowledge::new();
@@ -196,11 +196,13 @@ fn an_unknown_device_is_explored_if_it_could_help() {
     assert!(explored(GPU, ITEMS, 0.0));
     assert!(!explored(GPU, 90, 100e-6), "the host is done in 95 us");
     assert!(!explored(Device { inward: 2.5, ..GPU }, ITEMS, 100e-6), "its data moves for 25 times as long");
-    // That may be another matter in other runs, and 150 us can be paid.
+    // The device may help in longer runs, and the budget covers its cost of 150 us.
     assert!(explored(GPU, 90, 200e-6) && !explored(GPU, 70, 200e-6), "not with seven work-groups");
-    assert_eq!(select(&knowledge, &[HOST, GPU], 70, 200e-6).members, [1], "which are all its own");
+    let trial = select(&knowledge, &[HOST, GPU], 70, 200e-6);
+    assert_eq!(trial.members, [1], "all seven go to the explorer");
+    assert_eq!(trial.reasons, [Some(Reason::Trial), None]);
     assert_eq!(select(&knowledge, &[HOST, GPU], 70, 100e-6).members, [0]);
-    // 50 us of 300 are more than a tenth.
+    // 50 us are more than a tenth of 300 us.
     assert!(!explored(GPU, 300, 0.0) && explored(GPU, 300, 100e-6));
     let rival = Device { part_of_cores: 1.0, ..GPU };
     let selection = select(&knowledge, &[HOST, rival], ITEMS, 0.0);

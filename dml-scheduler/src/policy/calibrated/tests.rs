@@ -1,4 +1,4 @@
-//! The rules of the calibrated policy, one by one, and what no time, rate or size can do to it.
+//! Each rule of the calibrated policy, and its robustness against arbitrary times, rates and sizes.
 
 use super::*;
 use crate::policy::{Assignment, Recorded, Splitter};
@@ -14,12 +14,12 @@ fn splitter(work: u64, priors: &[Option<Prior>]) -> Splitter {
 fn package(splitter: &mut Splitter, unit: usize) -> Package {
     match splitter.assign(UnitId(unit)) {
         Assignment::Package(package) => package,
-        other => panic!("unit {unit} was answered {other:?}"),
+        other => panic!("unit {unit} got {other:?}"),
     }
 }
 
-/// Completes a package that was handed out at `handed`, cost `cost` on the way and then `per_item` for each item, in
-/// microseconds. Returns when it was done.
+/// Completes a package that was handed out at `handed`, had a fixed cost of `cost` and then took `per_item`
+/// for each item, in microseconds. Returns when it was done.
 fn compute(splitter: &mut Splitter, package: &Package, [handed, cost, per_item]: [u64; 3]) -> u64 {
     let done = handed + cost + per_item * package.items();
     let [handed, begun, done_at] = [handed, handed + cost, done].map(|micros| MICRO * micros as u32);
@@ -66,7 +66,7 @@ fn a_unit_that_is_not_measured_is_as_fast_as_its_power_beside_the_measured() {
     );
     policy.retire(UnitId(0));
     assert_eq!(policy.rates()[0], 0.0);
-    // A rate of an earlier run is one, also where no other unit has a prior; a power alone is not.
+    // A rate from an earlier run counts, even if no other unit has a prior; a power alone does not.
     let priors = [None, Some(Prior::measured(3e6, MICRO)), Some(Prior::of_power(0.5))];
     let mut policy = Calibrated::new(128_000, 1, &priors[..2]).unwrap();
     let mut by_power = Calibrated::new(128_000, 1, &[priors[0], priors[2]]).unwrap();
@@ -103,10 +103,10 @@ fn a_unit_that_would_come_too_late_leaves_the_end_to_the_others() {
     assert_eq!(
         splitter.assign(UnitId(1)),
         Assignment::Wait,
-        "64 ms for a work-group, 10 ms for all on the other"
+        "64 ms for a work-group, 10 ms for all items on the other unit"
     );
     splitter.complete(&first).unwrap();
-    package(&mut splitter, 0); // the fastest goes on
+    package(&mut splitter, 0); // the fastest unit continues
     let priors = [Some(Prior::measured(1e6, MICRO)), Some(Prior::measured(1e4, MICRO))];
     let policy = Calibrated::new(10_000, 64, &priors).unwrap();
     let mut splitter = Splitter::new(Box::new(policy), 2, 10_000, 64).unwrap();
@@ -116,7 +116,8 @@ fn a_unit_that_would_come_too_late_leaves_the_end_to_the_others() {
 
 #[test]
 fn a_unit_that_computed_a_dearer_part_of_the_work_does_not_pass_for_slower() {
-    // Items become ten times dearer after unit 0's second package. Unit 1, which is as fast, was not there yet.
+    // Items become ten times as expensive after unit 0's second package. Unit 1 is equally fast, but has not
+    // got there.
     let mut splitter = splitter(128_000, &[None, None]);
     let samples = [package(&mut splitter, 0), package(&mut splitter, 1)];
     let now = compute(&mut splitter, &samples[0], [0, 0, 1]);
@@ -126,7 +127,7 @@ fn a_unit_that_computed_a_dearer_part_of_the_work_does_not_pass_for_slower() {
     compute(&mut splitter, &dear, [now, 0, 10]);
     compute(&mut splitter, &samples[1], [0, 0, 1]);
     let remaining = splitter.unassigned();
-    assert_eq!(package(&mut splitter, 1).items(), remaining / 8); // G / 2 / 4: it is as fast where both were
+    assert_eq!(package(&mut splitter, 1).items(), remaining / 8); // G / 2 / 4: equally fast where both were
 }
 
 #[test]
@@ -135,11 +136,12 @@ fn packages_are_worth_their_cost_but_do_not_jump() {
     let samples = [package(&mut splitter, 0), package(&mut splitter, 1)];
     compute(&mut splitter, &samples[0], [0, 0, 1]);
     let now = compute(&mut splitter, &samples[1], [0, 1000, 20]);
-    // By its part it would get 12600 / 21 / 4 = 150 items; it is worth its cost from 1000 / 0.15 / 20 = 333 items up.
+    // Its share gives 12600 / 21 / 4 = 150 items. A package is worth its cost from 1000 / 0.15 / 20 = 333
+    // items up.
     let next = package(&mut splitter, 1);
     assert_eq!(next.items(), 200, "twice the 100 of the sample");
     compute(&mut splitter, &next, [now, 1000, 20]);
-    assert_eq!(package(&mut splitter, 1).items(), 295, "half of its part: 12400 / 21 / 2");
+    assert_eq!(package(&mut splitter, 1).items(), 295, "half of its share: 12400 / 21 / 2");
 }
 
 #[test]
@@ -153,7 +155,8 @@ fn a_unit_is_handed_work_ahead_only_within_four_fifths_of_its_part() {
     let ahead = package(&mut splitter, 0); // from the start, because it is trusted
     assert_eq!(ahead.items(), 140_000);
     assert_eq!(package(&mut splitter, 0).items(), 122_500);
-    // 4/5 of its half of what is not done are 512000, and a package is worth 66666.
+    // 4/5 of its half of the uncompleted work are 512000, and a package is worth its cost from 66666 items
+    // up.
     assert_eq!(package(&mut splitter, 0).items(), 512_000 - 422_500);
     assert_eq!(splitter.assign(UnitId(0)), Assignment::Wait);
     splitter.complete(&first).unwrap();
@@ -166,7 +169,7 @@ fn what_the_others_have_counts_as_not_done() {
     let mut splitter = splitter(600_000, &[trusted(), trusted()]);
     let sizes = [0, 1, 0].map(|unit| package(&mut splitter, unit).items());
     assert_eq!(sizes, [75_000, 66_666, 66_666]);
-    // 4/5 of its half of what is not done are 240000; of what nobody has they would be 156667.
+    // 4/5 of its half of the uncompleted work are 240000; of the unassigned work they would be 156667.
     assert_eq!(package(&mut splitter, 0).items(), 66_666);
 }
 
@@ -194,7 +197,8 @@ fn nothing_is_handed_out_ahead_where_that_hides_nothing() {
     assert_eq!(travelling.assign(UnitId(1)), Assignment::Wait);
 }
 
-/// Packages computed in 100,000 us each: a hundredth of that on the ways is worth overlapping, less is not.
+/// Packages compute for 100,000 us each. A transfer time of a hundredth is worth hiding, and a shorter one is
+/// not.
 #[test]
 fn nothing_is_handed_out_ahead_to_whom_its_ways_take_next_to_nothing() {
     let trusted = || Some(Prior::measured(1e6, MICRO));
@@ -218,7 +222,7 @@ fn nothing_is_handed_out_ahead_to_whom_its_ways_take_next_to_nothing() {
         assert_eq!(
             matches!(next, Assignment::Package(_)),
             is_ahead,
-            "{out} us there and {back} us back: {next:?}"
+            "{out} us inbound and {back} us outbound: {next:?}"
         );
     }
 }
@@ -248,7 +252,7 @@ fn a_single_unit_that_overlaps_gets_at_most_sixteen_packages() {
     let prior = Prior::measured(1e6, MICRO * 1000);
     let policy = Calibrated::new(9_000, 1, &[Some(prior)]).unwrap().overlapping([UnitId(0)]);
     let mut dear = Splitter::new(Box::new(policy), 1, 9_000, 1).unwrap();
-    assert_eq!(package(&mut dear, 0).items(), 6_666, "no package that its cost would double");
+    assert_eq!(package(&mut dear, 0).items(), 6_666, "the cost is 15% of the computing time");
 }
 
 #[test]
@@ -271,7 +275,8 @@ fn bad_rates_are_named() {
     assert_eq!(Calibrated::new(1, 1, &[]).unwrap_err(), PolicyError::NoUnits);
 }
 
-/// Of two whose rates are known from an earlier run, each counts as much by that as by what it did since.
+/// Both units have rates from an earlier run. Each rate weighs as much as the unit's measurements since the
+/// start.
 #[test]
 fn a_trusted_rate_counts_as_much_as_what_was_measured_since_the_start() {
     let priors = [2e6, 1e6].map(|rate| Some(Prior::measured(rate, Duration::ZERO)));
@@ -282,7 +287,7 @@ fn a_trusted_rate_counts_as_much_as_what_was_measured_since_the_start() {
         let done = MICRO * micros;
         policy.computed(&Computed::new(&package, Duration::ZERO, Duration::ZERO, done, done));
     }
-    // Both are judged by what lies before item 2000, of which the older half weighs less.
+    // Both rates cover the items before 2000, where the older half weighs less.
     let [old, new] = [(-0.375_f64).exp(), (-0.125_f64).exp()];
     let scale = 1000.0 * (old + new) / (500e-6 * old + 0.5 * 2000e-6 * new);
     let since_start = 2000e-6;
@@ -295,13 +300,13 @@ fn a_trusted_rate_counts_as_much_as_what_was_measured_since_the_start() {
     assert!(are_equal, "{rates:?}, not {expected:?}");
 }
 
-/// Neither one that has nothing to do nor one of which nothing is measured does what is left in time.
+/// An idle unit or an unmeasured unit does not count as completing the rest in time.
 #[test]
 fn a_unit_comes_too_late_only_beside_known_ones_that_compute() {
     let priors = [Some(Prior::measured(1e6, MICRO)), Some(Prior::measured(1e3, MICRO))];
     let policy = Calibrated::new(10_000, 64, &priors).unwrap();
     let mut splitter = Splitter::new(Box::new(policy), 2, 10_000, 64).unwrap();
-    assert_eq!(package(&mut splitter, 1).items(), 64, "the fast one has nothing");
+    assert_eq!(package(&mut splitter, 1).items(), 64, "the fast unit is idle");
     let mut guessed = self::splitter(1000, &[Some(Prior::of_power(1.0)), Some(Prior::of_power(0.0001))]);
     let sample = package(&mut guessed, 1);
     package(&mut guessed, 0);
@@ -324,7 +329,7 @@ fn a_package_is_a_half_of_the_units_part_by_the_number_of_units() {
     assert_eq!(package(&mut splitter, 0).items(), 10_000); // 180000 / 3 / 6
 }
 
-/// A device that takes as long for any package loses little by a longer one.
+/// With a latency, a longer package risks little.
 #[test]
 fn packages_grow_faster_where_they_take_as_long_whatever_their_size() {
     for (fills, length) in [(400, 1600), (0, 875)] {
@@ -339,12 +344,12 @@ fn packages_grow_faster_where_they_take_as_long_whatever_their_size() {
                 policy.computed(&Computed::new(&package, handed, begun, done, done));
             }
         }
-        // An eighth of the rest, or four times the 400 items before.
+        // An eighth of the rest, or four times the previous 400 items.
         assert_eq!(policy.next(UnitId(0), 7000), Some(length));
     }
 }
 
-/// Nothing is a package, where a unit has all that it may have.
+/// A unit at its limit gets no package, not one of zero items.
 #[test]
 fn a_unit_with_four_fifths_of_its_part_gets_nothing_ahead() {
     let trusted = || Some(Prior::measured(1e6, Duration::ZERO));
@@ -353,7 +358,7 @@ fn a_unit_with_four_fifths_of_its_part_gets_nothing_ahead() {
     assert_eq!(policy.next(UnitId(0), 200), None);
 }
 
-/// Until its results arrive, a trusted unit would compute nothing. It has no more than its part all the same.
+/// Until its results arrive, a trusted unit would be idle. Its limit is still its full share.
 #[test]
 fn a_unit_that_waits_for_results_alone_may_have_all_of_its_part() {
     let ahead = |priors: [Option<Prior>; 2], ended: &[u64]| {
@@ -368,14 +373,14 @@ fn a_unit_that_waits_for_results_alone_may_have_all_of_its_part() {
         policy.next(UnitId(0), 580)
     };
     let trusted = || [Some(Prior::measured(1e6, Duration::ZERO)); 2];
-    assert_eq!(ahead(trusted(), &[]), None, "it has 420 of 400");
-    assert_eq!(ahead(trusted(), &[400]), None, "it computes the other one");
-    assert_eq!(ahead(trusted(), &[400, 400]), None, "told twice");
-    assert_eq!(ahead(trusted(), &[20, 20]), None, "the short one, twice");
+    assert_eq!(ahead(trusted(), &[]), None, "420 items in flight, limit 400");
+    assert_eq!(ahead(trusted(), &[400]), None, "it computes the other package");
+    assert_eq!(ahead(trusted(), &[400, 400]), None, "the long package, reported twice");
+    assert_eq!(ahead(trusted(), &[20, 20]), None, "the short package, reported twice");
     assert_eq!(
         ahead(trusted(), &[400, 20]),
         Some(41),
-        "of the 80 that it may have, a twelfth of its part at a time"
+        "of the 80 items up to its share, a twelfth of its share at a time"
     );
     assert_eq!(ahead([None, None], &[400, 20]), None);
 }
@@ -404,7 +409,8 @@ fn work() -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
-    /// Whatever the clocks say: every item is computed once, the run ends, in few packages, and all rates stay numbers.
+    /// With arbitrary clocks, every item is computed once, the run ends after few packages, and all rates
+    /// stay finite.
     #[test]
     fn no_time_or_rate_or_size_starves_it(
         priors in prop::collection::vec(prior(), 1..5),

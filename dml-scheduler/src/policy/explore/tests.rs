@@ -1,4 +1,4 @@
-//! Units of which little is known, step by step.
+//! Exploration of units with unknown speed, step by step.
 
 use super::*;
 use crate::policy::{Assignment, Splitter};
@@ -19,12 +19,13 @@ fn explorer(setup: f64, per_item: f64) -> Explorer {
     }
 }
 
-/// A run that is driven by hand, of units whose items take so many nanoseconds each and whose packages take some time whatever
-/// their size.
+/// A manually driven run of two units.
 struct Run {
     splitter: Splitter,
     now: Duration,
+    /// The time per item of each unit, in nanoseconds.
     item_ns: [f64; 2],
+    /// The fixed time of a package.
     launch: Duration,
     packages: Vec<(UnitId, u64)>,
 }
@@ -60,7 +61,7 @@ impl Run {
         }
     }
 
-    /// The unit computes a package that it was handed at some time. Returns the units that are called up.
+    /// Completes a package that its unit was handed at `handed`. Returns the units that are called up.
     fn done(&mut self, package: &Package, handed: Duration) -> Vec<UnitId> {
         let unit = package.unit();
         let seconds = package.items() as f64 * self.item_ns[unit.0] * 1e-9;
@@ -71,9 +72,9 @@ impl Run {
         self.splitter.called_up(self.now)
     }
 
-    /// The next package of a unit that computes alone.
+    /// Computes the next package of a unit alone. Returns the units that are called up.
     fn turn(&mut self, unit: UnitId) -> Vec<UnitId> {
-        let package = self.ask(unit).expect("it has work");
+        let package = self.ask(unit).expect("the unit gets work");
         let handed = self.now;
         self.done(&package, handed)
     }
@@ -83,7 +84,7 @@ fn sampled(fills: Option<u64>) -> Begins {
     Begins::Sampled(First { unit: FIRST, fills })
 }
 
-/// A million items of 0.01 ns are done before another unit has begun.
+/// A million items of 0.01 ns are done before another unit could begin.
 #[test]
 fn a_short_run_is_the_first_units_alone() {
     let mut run = Run::new([0.01, 0.01], sampled(Some(1)), explorer(150e-6, 0.0));
@@ -93,7 +94,8 @@ fn a_short_run_is_the_first_units_alone() {
     assert!(run.packages.len() <= 8, "{:?}", run.packages);
 }
 
-/// Samples grow until one takes long enough to tell a rate. 10 ms are more than the other one needs to begin.
+/// Samples grow until one takes long enough to measure a rate. The run takes 10 ms, more than the setup of
+/// the explorer.
 #[test]
 fn a_long_run_calls_the_others_up_after_a_sample_that_is_no_launch() {
     let mut run = Run::new([10.0, 10.0], sampled(Some(1)), explorer(150e-6, 0.0));
@@ -105,8 +107,8 @@ fn a_long_run_calls_the_others_up_after_a_sample_that_is_no_launch() {
     assert!(run.packages.is_sorted_by_key(|(_, items)| *items), "{:?}", run.packages);
 }
 
-/// The first sample, a work-group, may be that of one thread of many. A unit is called up that could help even if all were nearly as fast; the
-/// most that the rest can take is a reason for another sample.
+/// The first sample, a work-group, may have run on one of many threads. A unit is called up if it could help
+/// at the lower bound of the rest. If it could help only at the upper bound, another sample follows.
 #[test]
 fn a_sample_may_be_a_single_threads() {
     for (item_ns, calls) in [(15_200.0, true), (15_020.0, false)] {
@@ -116,19 +118,19 @@ fn a_sample_may_be_a_single_threads() {
     }
 }
 
-/// A sample that is under way tells how long the rest takes at the least.
+/// A sample in flight gives a lower bound of the time for the rest.
 #[test]
 fn others_are_called_up_while_a_long_sample_is_under_way() {
     let mut run = Run::new([1e6, 1.0], sampled(Some(16)), explorer(150e-6, 0.0));
     _ = run.ask(FIRST).unwrap();
     run.now = Duration::from_micros(19);
-    assert_eq!(run.splitter.called_up(run.now), [], "it may be a launch");
+    assert_eq!(run.splitter.called_up(run.now), [], "the time so far may be the launch");
     run.now = Duration::from_micros(50);
     assert_eq!(run.splitter.called_up(run.now), [OTHER]);
     assert!(run.ask(OTHER).is_some());
 }
 
-/// What came back runs no longer, so its age says nothing.
+/// A sample that came back is not running, so its age gives no lower bound.
 #[test]
 fn a_sample_that_came_back_tells_nothing() {
     let mut run = Run::new([1e6, 1.0], sampled(Some(16)), explorer(150e-6, 0.0));
@@ -137,7 +139,7 @@ fn a_sample_that_came_back_tells_nothing() {
     assert_eq!(run.splitter.called_up(Duration::from_millis(10)), []);
 }
 
-/// Nothing is begun that ends long after an explorer could have done all of the rest.
+/// No package begins that would end long after an explorer could have completed the rest.
 #[test]
 fn others_begin_as_little_as_they_can_while_an_explorer_may_do_it_sooner() {
     let gpu = Explorer { fills: 1000, ..explorer(150e-6, 0.0) };
@@ -151,7 +153,7 @@ fn others_begin_as_little_as_they_can_while_an_explorer_may_do_it_sooner() {
     assert_eq!(run.ask(FIRST).map(|package| package.items()), Some(1), "{:?}", run.packages);
 }
 
-/// Its data moves as long as the first unit computes.
+/// Moving its data takes longer than the first unit computes.
 #[test]
 fn a_unit_whose_data_moves_too_slowly_is_not_called_up() {
     let mut run = Run::new([10.0, 10.0], sampled(Some(1)), explorer(150e-6, 500e-9));
@@ -160,7 +162,8 @@ fn a_unit_whose_data_moves_too_slowly_is_not_called_up() {
     }
 }
 
-/// The explorer's first package takes the others as long as the run so far, and a part of the rest at the most.
+/// The explorer's first package would take the others as long as the run so far, and is at most a fraction of
+/// the rest.
 #[test]
 fn an_explorer_begins_with_a_package_that_holds_nobody_up() {
     let mut run = Run::new([10.0, 1000.0], sampled(Some(1)), explorer(150e-6, 0.0));
@@ -170,8 +173,8 @@ fn an_explorer_begins_with_a_package_that_holds_nobody_up() {
     let package = run.ask(OTHER).unwrap();
     assert!(package.items() <= left / CAUTION, "{package}");
     assert!(package.items() as f64 * 10e-9 <= so_far * 1.5, "{package} after {so_far}");
-    assert_eq!(run.ask(OTHER), None, "one at a time until it is measured");
-    // Nor do the others go far ahead meanwhile.
+    assert_eq!(run.ask(OTHER), None, "one package at a time until it is measured");
+    // The packages of the first unit are limited, too.
     let of_first = run.ask(FIRST).unwrap();
     assert!(of_first.items() as f64 * 10e-9 <= so_far * 1.5, "{of_first} after {so_far}");
 }
@@ -182,14 +185,14 @@ fn a_gpu_begins_with_as_many_items_as_it_computes_side_by_side() {
     let mut run = Run::new([10.0, 1.0], sampled(Some(1)), gpu.clone());
     while run.turn(FIRST).is_empty() {}
     assert_eq!(run.ask(OTHER).unwrap().items(), 200_000);
-    // Or all that is left.
+    // A larger device gets all remaining items.
     let mut run = Run::new([10.0, 1.0], sampled(Some(1)), Explorer { fills: u64::MAX, ..gpu });
     while run.turn(FIRST).is_empty() {}
     let left = run.splitter.unassigned();
     assert_eq!(run.ask(OTHER).unwrap().items(), left);
 }
 
-/// What is known says how long the rest takes, so an explorer begins with the run.
+/// Known units give the time for the rest, so an explorer begins with the run.
 #[test]
 fn beside_known_units_an_explorer_begins_at_once() {
     let prior = super::super::Prior::measured(1e8, Duration::ZERO);
@@ -198,11 +201,12 @@ fn beside_known_units_an_explorer_begins_at_once() {
     let package = run.ask(OTHER).unwrap();
     assert!(package.items() as f64 * 10e-9 <= CALLING_SECONDS * 1.5, "{package}");
     let mut run = Run::known([10.0, 10.0], Begins::Known(100e-6), explorer(150e-6, 0.0), [Some(prior), None]);
-    assert_eq!(run.splitter.called_up(run.now), [], "the others are done before it has begun");
+    assert_eq!(run.splitter.called_up(run.now), [], "the others are done before its setup ends");
     assert_eq!(run.ask(FIRST).unwrap().items(), WORK);
 }
 
-/// Cores are given to one unit at a time: a short package, then a longer one, while the first unit pauses.
+/// The cores serve one unit at a time: the explorer computes a short package, then a longer one, while the
+/// first pauses.
 #[test]
 fn an_explorer_on_the_same_cores_takes_turns_and_the_faster_one_goes_on() {
     for (item_ns, faster) in [([100.0, 30.0], OTHER), ([100.0, 200.0], FIRST)] {
@@ -218,7 +222,7 @@ fn an_explorer_on_the_same_cores_takes_turns_and_the_faster_one_goes_on() {
             assert_eq!(run.ask(FIRST), None, "it pauses");
             _ = run.turn(OTHER);
         }
-        let rest = run.ask(faster).unwrap_or_else(|| panic!("{faster} goes on: {:?}", run.packages));
+        let rest = run.ask(faster).unwrap_or_else(|| panic!("{faster} got no work: {:?}", run.packages));
         let handed = run.now;
         _ = run.done(&rest, handed);
         let slower = if faster == FIRST { OTHER } else { FIRST };
@@ -229,7 +233,7 @@ fn an_explorer_on_the_same_cores_takes_turns_and_the_faster_one_goes_on() {
     }
 }
 
-/// A first package that wakes threads says nothing of a unit beside another one on its cores.
+/// A first package that wakes threads does not count in a comparison of units on the same cores.
 #[test]
 fn nobody_is_compared_by_a_cold_start() {
     let turns = Explorer { turns_with: vec![FIRST], ..explorer(150e-6, 0.0) };
@@ -255,7 +259,7 @@ fn a_unit_that_does_next_to_nothing_is_left_out() {
     assert_eq!(run.ask(OTHER), None, "{:?}", run.packages);
 }
 
-/// The others have to do it.
+/// The other units must compute the rest.
 #[test]
 fn if_the_first_unit_retires_all_others_are_called_up() {
     let mut run = Run::new([10.0, 10.0], sampled(Some(1)), explorer(1.0, 1.0));
@@ -267,7 +271,7 @@ fn if_the_first_unit_retires_all_others_are_called_up() {
     }
 }
 
-/// A measured twin says how fast a unit is, so it need not be sampled.
+/// A measured twin makes a sample of the unit unnecessary.
 #[test]
 fn a_twin_that_is_measured_tells_how_fast_a_unit_is() {
     let next = |twin: Option<UnitId>| {

@@ -1,4 +1,4 @@
-//! Recordings, written and read.
+//! Printing, parsing and replaying recordings.
 
 use super::*;
 use crate::policy::{Begins, Explorer, First, Learned, Plan, PolicySpec, Prior, Recorded, Splitter};
@@ -33,7 +33,7 @@ fn explored() -> Plan {
     })
 }
 
-/// A run as the engine calls the splitter.
+/// Runs and records a plan, with the calls to the splitter that the engine makes.
 fn recorded(plan: Plan) -> Recording {
     let names = ["cpu", "gpu:0 of a kind", "offload:0"].map(str::to_owned).into();
     let blueprint = Blueprint::new(WORK, LOCAL, names, plan);
@@ -79,21 +79,21 @@ fn a_text_that_is_no_recording_is_refused_and_says_where() {
     let refused = |text: &str| text.parse::<Recording>().unwrap_err().to_string();
     let middle = text.lines().take(10).collect::<Vec<_>>().join("\n");
     assert!(refused(&middle).contains("line 10"), "{}", refused(&middle));
-    assert!(refused("").contains("no recorded decisions"));
+    assert!(refused("").contains("not a recording of decisions"));
     assert!(refused(&text.replace("\"local_size\"", "\"lokal_size\"")).contains("line 2"));
     assert_eq!(
         refused(&text.replace("\"dml_decisions\": 2", "\"dml_decisions\": 3")),
-        "recorded by another version: form 3, not 2"
+        "unsupported recording: format version 3, expected 2"
     );
-    let foreign = |text: &str| refused(text).contains("names a unit of a run that had 3");
+    let foreign = |text: &str| refused(text).contains("does not match the run's number of units, 3");
     assert!(foreign(&text.replace("\"unit\":1", "\"unit\":3")));
     assert!(foreign(&text.replace("},[1]]}", "},[1,3]]}")));
     assert!(foreign(&text.replace("\"priors\":[null,", "\"priors\":[")));
     let empty = text.replacen("\"start\":0", "\"start\":64", 1);
-    assert!(refused(&empty).contains("is about a package without items"), "{}", refused(&empty));
+    assert!(refused(&empty).contains("has an empty package"), "{}", refused(&empty));
 }
 
-/// A text may say anything, and a policy refuses what makes no sense.
+/// A text may have any values, and a policy rejects invalid ones.
 #[test]
 fn a_policy_that_cannot_be_built_is_an_error() {
     let text = recorded(Plan::Packages(7)).to_string().replace("{\"Packages\":7}", "{\"Packages\":0}");

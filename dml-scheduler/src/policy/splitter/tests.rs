@@ -1,9 +1,10 @@
-//! Work that has its data in the memory of a unit.
+//! Work whose data is in the memory of one unit.
 
 use super::*;
 use crate::policy::{Dynamic, HGuided};
 
-/// A unit is handed what has its data, in order; another one what is nowhere, and then the end of what is elsewhere.
+/// A unit gets the items whose data it has, in order. Then it gets items without a home, and last the end of
+/// another unit's items.
 #[test]
 fn units_are_handed_the_items_that_have_their_data_first() {
     let policy = Dynamic::new(10, 1000, 10).unwrap();
@@ -26,7 +27,7 @@ fn units_are_handed_the_items_that_have_their_data_first() {
     assert!(matches!(splitter.assign(UnitId(0)), Assignment::Package(_)));
 }
 
-/// Whatever the homes, every item is handed out once (P-1), whole work-groups but for the end (P-2).
+/// With any homes, every item is handed out once (P-1), in whole work-groups except at the end (P-2).
 #[test]
 fn homes_lose_no_item() {
     for homes in [

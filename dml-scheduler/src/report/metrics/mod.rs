@@ -1,16 +1,17 @@
-//! The figures by which co-execution is judged, computed from measured times.
+//! Metrics of a co-execution, computed from measured times.
 //!
 //! ```text
 //!  alone seconds --powers--> P_i --s_max--> S_max --+
 //!  fastest alone, together --speedup--> S ----------+--efficiency--> HE
 //!  own end times --balance                samples --Summary--> median, min, max
 //!  events --transfers--> intervals ---------+
-//!  packages --computing--> intervals -------+--Overlap--> the part of the transfers under compute
+//!  packages --computing--> intervals -------+--Overlap--> fraction of transfer time under compute
 //! ```
 //!
-//! All times are seconds of wall clock and include transfers. A time *counts as measured* when it is positive and
-//! finite; runs of no work, or shorter than the clock's tick, measure 0. Every function is total: it says what it
-//! answers for times that were not measured, and never answers NaN or an infinity for finite input.
+//! All times are seconds of wall clock and include transfers. A time *counts as measured* when it is positive
+//! and finite; runs of no work, or shorter than the clock's tick, measure 0. Every function is total: it
+//! documents its result for times that were not measured, and never returns NaN or an infinity for finite
+//! input.
 //!
 //! # Source
 //! Papers 000 (section 5) and 001 (section 4.1).
@@ -19,18 +20,19 @@ mod overlap;
 
 pub use overlap::{Overlap, transfers};
 
-/// The number of first runs that are not counted: the first run pays for compilation and first touch.
+/// Number of initial runs that a measurement discards: the first run pays for compilation and first touch.
 pub const DISCARDED_RUNS: usize = 1;
 
-/// The fewest runs whose summary may be reported.
+/// Minimum number of runs for a summary that may be reported.
 pub const FEWEST_RUNS: usize = 9;
 
-/// Relative powers from the seconds that each device needs for the whole work alone: `P_i = min(T) / T_i`.
+/// Returns relative powers from the seconds that each device needs for the whole work alone:
+/// `P_i = min(T) / T_i`.
 ///
 /// # Shape and units
-/// One power per time, in 0..=1; the fastest device's is 1. Every result is a power that policies accept. A device
-/// whose time is 0, negative or NaN counts as fast as the fastest that was measured. A device that never finished
-/// (infinity) counts as slower than any. With no measured time at all, every power is 1.
+/// One power per time, in 0..=1; the fastest device's power is 1. Policies accept every result. A device
+/// whose time is 0, negative or NaN counts as fast as the fastest measured device. A device that never
+/// finished (infinity) counts as slower than all others. With no measured time, every power is 1.
 ///
 /// ```
 /// assert_eq!(dml_scheduler::metrics::powers(&[4.0, 1.0, 2.0]), [0.25, 1.0, 0.5]);
@@ -49,7 +51,8 @@ pub fn powers(alone_seconds: &[f64]) -> Vec<f64> {
     alone_seconds.iter().map(power).collect()
 }
 
-/// Returns how many times faster the devices together are than the fastest one alone: `S = T_alone / T_together`.
+/// Returns how many times faster the devices together are than the fastest one alone:
+/// `S = T_alone / T_together`.
 ///
 /// Returns 1 when either time was not measured: a run of no work gains nothing.
 #[must_use]
@@ -61,9 +64,10 @@ pub fn speedup(fastest_alone_seconds: f64, together_seconds: f64) -> f64 {
     }
 }
 
-/// The largest speedup that devices of these powers can reach: `S_max = sum(P)`, with the fastest power scaled to 1.
+/// Returns the maximum speedup of devices with these powers: `S_max = sum(P)`, with the fastest power scaled
+/// to 1.
 ///
-/// Powers that are not positive and finite are left out. Without any other power the result is 1, as for a run on one
+/// Powers that are not positive and finite are ignored. If none is left, the result is 1, as for a run on one
 /// device.
 #[must_use]
 pub fn s_max(powers: &[f64]) -> f64 {
@@ -71,22 +75,24 @@ pub fn s_max(powers: &[f64]) -> f64 {
     usable().reduce(f64::max).map_or(1.0, |fastest| usable().map(|power| power / fastest).sum())
 }
 
-/// The heterogeneous efficiency: `HE = S / S_max`, the part of the reachable speedup that was reached.
+/// Returns the heterogeneous efficiency: `HE = S / S_max`, the achieved fraction of the maximum speedup.
 ///
-/// 1 is ideal. Slightly more is possible where the powers drift between measurements, or where data fits the caches of
-/// all devices together but of no single one. The result is 0 when either argument is not positive and finite.
+/// 1 is ideal. Slightly more is possible if the powers drift between measurements. It is also possible if
+/// data fits the caches of all devices together but not the cache of any one. The result is 0 when either
+/// argument is not positive and finite.
 #[must_use]
 pub fn efficiency(speedup: f64, s_max: f64) -> f64 {
     if is_measured(speedup) && is_measured(s_max) { finite(speedup / s_max) } else { 0.0 }
 }
 
-/// How evenly the devices finished: `min(T_i) / max(T_i)` over each device's own end time, from the run's start.
+/// Returns how evenly the devices finished: `min(T_i) / max(T_i)` over each device's end time from the run's
+/// start.
 ///
 /// # Shape and units
-/// The result is in 0..=1; 1 is ideal. A device that did no work ended at 0, and makes the balance 0 as soon as another
-/// device worked, because it idled through the whole run. Leave its time out to judge only devices that worked. The
-/// result is 1 for a single device, for none, and when no device did any work. Negative and NaN times count as 0, and
-/// with infinite times the balance is 0.
+/// The result is in 0..=1; 1 is ideal. A device that did no work ended at 0. It makes the balance 0 if
+/// another device worked, because it was idle for the whole run. Omit its time to compare only devices that
+/// worked. The result is 1 for a single device, for none, and when no device did any work. Negative and NaN
+/// times count as 0, and with infinite times the balance is 0.
 ///
 /// ```
 /// use dml_scheduler::metrics::balance;
@@ -108,7 +114,7 @@ pub fn balance(end_seconds: &[f64]) -> f64 {
     }
 }
 
-/// The energy-delay product `EDP = E * T`, in joule-seconds.
+/// Returns the energy-delay product `EDP = E * T`, in joule-seconds.
 ///
 /// Returns 0 when the energy or the time is not positive and finite.
 #[must_use]
@@ -116,11 +122,12 @@ pub fn energy_delay_joule_seconds(energy_joules: f64, seconds: f64) -> f64 {
     if is_measured(energy_joules) && is_measured(seconds) { finite(energy_joules * seconds) } else { 0.0 }
 }
 
-/// A figure over that of the fastest device alone, such as an energy or an energy-delay product.
+/// Returns the ratio of a figure, such as an energy or an energy-delay product, to the fastest device's
+/// figure alone.
 ///
 /// # Shape and units
-/// A ratio without a unit: below 1, the devices together need less. `None` when either is not positive and finite, because then
-/// there is nothing to compare.
+/// A ratio without a unit; below 1, the devices together need less. `None` when either figure is not positive
+/// and finite.
 ///
 /// ```
 /// use dml_scheduler::metrics::normalised;
@@ -137,20 +144,20 @@ pub fn normalised(figure: f64, of_fastest_alone: f64) -> Option<f64> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Summary {
-    /// The middle sample, or the mean of the two in the middle.
+    /// The middle sample, or the mean of the two middle samples.
     pub median: f64,
     /// The smallest sample.
     pub min: f64,
     /// The largest sample.
     pub max: f64,
-    /// The number of samples that count.
+    /// The number of finite samples.
     pub samples: usize,
 }
 
 impl Summary {
-    /// Summarises the finite samples; `None` when there is none.
+    /// Summarises the finite samples; `None` when there are none.
     ///
-    /// It does not know about [`DISCARDED_RUNS`]: pass the samples that count.
+    /// It does not apply [`DISCARDED_RUNS`]: pass only the samples that count.
     ///
     /// ```
     /// let summary = dml_scheduler::metrics::Summary::of(&[3.0, 1.0, 2.0, 10.0]).unwrap();
@@ -166,12 +173,12 @@ impl Summary {
     }
 }
 
-/// Returns whether a quantity can be divided by: positive and finite.
+/// Returns whether a quantity is positive and finite, so that it can be a divisor.
 fn is_measured(quantity: f64) -> bool {
     quantity > 0.0 && quantity.is_finite()
 }
 
-/// Keeps a quotient or product of extreme values out of infinity.
+/// Clamps a quotient or product of extreme values to a finite number.
 const fn finite(quotient: f64) -> f64 {
     quotient.min(f64::MAX)
 }

@@ -1,9 +1,9 @@
-//! How much of a run's transfers lies under compute.
+//! The overlap of a run's transfers with its compute.
 //!
 //! ```text
-//!   transfers   ====    =====  ==             union: what counts as transfer time
+//!   transfers   ====    =====  ==             the union is the transfer time
 //!                 ===                ====
-//!   computing      ##########                 union over all devices
+//!   computing      ##########                 the union over all devices
 //!                        #####
 //!   under          ==   =====  =
 //! ```
@@ -13,19 +13,20 @@ use dml_core::record::copies;
 use std::ops::Range;
 use std::time::Duration;
 
-/// The time in which something was transferred, and the part of it in which some device computed.
+/// The transfer time of a run, and the part of it that overlaps with compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Overlap {
-    /// The time in which at least one transfer was under way.
+    /// The time during which at least one transfer was in progress.
     pub transfer: Duration,
-    /// The time in which at least one transfer was under way and at least one device computed.
+    /// The time during which at least one transfer was in progress and at least one device computed.
     pub under_compute: Duration,
 }
 
 impl Overlap {
-    /// Compares two lists of intervals, in any order; intervals of one list may overlap. Intervals that end before they start
-    /// are empty.
+    /// Compares two lists of intervals in any order. Intervals of one list may overlap.
+    ///
+    /// Intervals that end before they start are empty.
     ///
     /// ```
     /// use dml_scheduler::metrics::Overlap;
@@ -48,7 +49,7 @@ impl Overlap {
         let mut rest = &computing[..];
         for transfer in &transfers {
             overlap.transfer += transfer.end - transfer.start;
-            // Whatever ended before this transfer is of no interest to those after it.
+            // Intervals that ended before this transfer cannot overlap with later transfers.
             rest = &rest[rest.partition_point(|interval| interval.end <= transfer.start)..];
             for interval in rest.iter().take_while(|interval| interval.start < transfer.end) {
                 overlap.under_compute += interval.end.min(transfer.end) - interval.start.max(transfer.start);
@@ -57,7 +58,8 @@ impl Overlap {
         overlap
     }
 
-    /// The part of the transfer time that lies under compute, in 0..=1; `None` where nothing was transferred.
+    /// Returns the fraction of the transfer time that overlaps with compute, in 0..=1; `None` if nothing was
+    /// transferred.
     #[must_use]
     pub fn part(&self) -> Option<f64> {
         let seconds = self.transfer.as_secs_f64();
@@ -65,18 +67,21 @@ impl Overlap {
     }
 }
 
-/// The intervals in which bytes were copied from one arena to another, from the events of a recording. Times are those of the
-/// events: since the platform was built.
+/// Returns the intervals in which bytes were copied from one arena to another, from the events of a
+/// recording.
 ///
-/// A copy counts from the event of its start to that of its end, which is when somebody noticed the end. A copy whose plan was given up
-/// counts until then. Fills with zeros, and copies that move nothing, are no transfers, and a copy that has not ended does not count.
+/// Times are on the events' clock: since the platform was built.
+///
+/// A copy counts from its start event to its end event, which is when core noticed the end. A copy whose plan
+/// was given up counts until then. Fills with zeros and copies that move nothing are no transfers. A copy
+/// that has not ended does not count.
 #[must_use]
 pub fn transfers(events: &[Event]) -> Vec<Range<Duration>> {
     let transfers = copies(events).into_iter().filter(|copy| copy.from.is_some());
     transfers.filter_map(|copy| Some(copy.begun..copy.ended?)).collect()
 }
 
-/// Sorts intervals, and joins those that overlap or touch. Empty ones are left out.
+/// Sorts intervals, joins overlapping or adjacent ones, and drops empty ones.
 fn joined(intervals: impl IntoIterator<Item = Range<Duration>>) -> Vec<Range<Duration>> {
     let mut intervals: Vec<_> = intervals.into_iter().filter(|interval| !interval.is_empty()).collect();
     intervals.sort_by_key(|interval| interval.start);
@@ -108,9 +113,9 @@ mod tests {
     #[test]
     fn what_overlaps_counts_once_on_both_sides() {
         assert_eq!(overlap(&[ms(0, 10), ms(3, 12), ms(3, 5)], &[ms(2, 6), ms(4, 9), ms(20, 30)]), (12, 7));
-        // In any order, and where intervals touch.
+        // In any order, with adjacent intervals.
         assert_eq!(overlap(&[ms(7, 9), ms(1, 4), ms(4, 5)], &[ms(8, 30), ms(0, 2)]), (6, 2));
-        // One computes through several transfers, and one transfer lasts through several packages.
+        // One package spans several transfers, and one transfer spans several packages.
         assert_eq!(overlap(&[ms(1, 2), ms(3, 5), ms(8, 11)], &[ms(0, 10)]), (6, 5));
         assert_eq!(overlap(&[ms(0, 10)], &[ms(1, 2), ms(3, 5), ms(8, 11)]), (10, 5));
     }
@@ -165,7 +170,8 @@ mod tests {
         assert_eq!(found, [ms(1, 11), ms(2, 6), ms(3, 5), ms(7, 10)]);
     }
 
-    /// Nothing tells two copies alike apart. The one that began first is taken for the one that ends first, as its link carries them.
+    /// Events do not distinguish two identical copies. The first to begin counts as the first to end, because
+    /// a link carries copies in order.
     #[test]
     fn of_two_copies_alike_the_first_to_begin_is_the_first_to_end() {
         let [begins, ends] = copy(1, Some(MAIN), 8);

@@ -1,13 +1,15 @@
-//! Computed packages whose results are on their way to the collecting device, and the thread that brings them there.
+//! Computed packages whose results are in transfer to the collecting device, and the thread that collects
+//! them.
 //!
-//! If there is no such thread, the unit's own thread collects while it has nothing to compute and holds nothing. Otherwise it stays free for the next package.
+//! With a collector thread, the unit's own thread stays free for the next package. Without one, the unit's
+//! thread collects while it has nothing to compute and holds no buffers.
 
 use super::{Journey, Start, Trouble, Unit, UnitRun};
 use crate::base::guard::Quiet;
 use dml_core::sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 
-/// What the thread that computes and the thread that collects share.
+/// The state shared by the unit's thread and the collector thread.
 #[derive(Default)]
 pub(crate) struct Desk {
     state: Mutex<State>,
@@ -16,24 +18,26 @@ pub(crate) struct Desk {
 
 #[derive(Default)]
 struct State {
-    /// Computed packages, in the order in which they ended.
+    /// Computed packages whose results are not collected yet, in the order in which they ended.
     computed: VecDeque<Journey>,
-    /// What was collected, and is complete.
+    /// The record of the packages that were collected and are complete.
     run: UnitRun,
-    /// What could not be collected.
+    /// The packages whose results could not be collected.
     troubles: Vec<Trouble>,
-    /// Whether a thread was asked for that collects.
+    /// Whether the unit has requested a collector thread.
     has_called: bool,
-    /// Whether no thread was to be had for that.
+    /// Whether no collector thread was available.
     lacks_thread: bool,
-    /// How many threads are bringing a package.
+    /// Number of threads that are collecting a package.
     collecting: usize,
-    /// Whether no further package will be computed.
+    /// Whether the desk gets no further packages.
     is_closed: bool,
 }
 
 impl Desk {
-    /// Hands over a computed package. Another thread collects it and those after it, and completes them.
+    /// Queues a computed package for the collector thread, which collects and completes it.
+    ///
+    /// The first call requests that thread.
     pub(super) fn hand_in(&self, unit: Unit<'_>, journey: Journey, starter: &dyn Start) {
         let mut state = self.state.lock();
         state.computed.push_back(journey);
@@ -45,13 +49,13 @@ impl Desk {
         }
     }
 
-    /// The thread that collects: until the desk is closed and empty.
+    /// Collects packages on the collector thread until the desk is closed and empty.
     pub(crate) fn collect_all(&self, unit: Unit<'_>, starter: &dyn Start) {
         let _within = unit.commander.enter();
         unit.span.within(|| self.collect_while(unit, starter, |state| state.is_closed));
     }
 
-    /// Collects package after package, until there is none and `ends` says that none will come.
+    /// Collects packages until the queue is empty and `ends` returns `true`.
     fn collect_while(&self, unit: Unit<'_>, starter: &dyn Start, ends: impl Fn(&State) -> bool) {
         let mut state = self.state.lock();
         loop {
@@ -77,7 +81,7 @@ impl Desk {
             state.collecting -= 1;
             if let Some(trouble) = trouble {
                 state.troubles.push(trouble);
-                // The unit may be waiting for work, of which there is none before this is dealt with.
+                // The unit may be waiting for work that appears only after it has recovered this package.
                 drop(state);
                 unit.commander.call_back();
                 state = self.state.lock();
@@ -86,22 +90,24 @@ impl Desk {
         }
     }
 
-    /// Returns whether some package could not be collected.
+    /// Returns whether some package could not be collected and is not recovered yet.
     pub(super) fn has_trouble(&self) -> bool {
         !self.state.lock().troubles.is_empty()
     }
 
-    /// Whether the unit's own thread is to collect.
+    /// Returns whether the unit's own thread has to collect.
     pub(super) fn lacks_thread(&self) -> bool {
         self.state.lock().lacks_thread
     }
 
-    /// Collects what nobody has begun to bring. The thread of the unit holds nothing meanwhile.
+    /// Collects the packages that no thread has begun to collect. The calling unit holds no buffers.
     pub(super) fn collect_rest(&self, unit: Unit<'_>, starter: &dyn Start) {
         self.collect_while(unit, starter, |_| true);
     }
 
-    /// Collects what nobody has begun to bring, and waits for the rest. Returns what could not be collected.
+    /// Collects the packages that no thread has begun to collect, and waits for the others.
+    ///
+    /// Returns the packages that could not be collected.
     pub(super) fn drain(&self, unit: Unit<'_>, starter: &dyn Start) -> Vec<Trouble> {
         self.collect_rest(unit, starter);
         let mut state = self.state.lock();
@@ -111,13 +117,13 @@ impl Desk {
         std::mem::take(&mut state.troubles)
     }
 
-    /// Ends the thread, once nothing is on its way.
+    /// Closes the desk: the collector thread ends once the queue is empty.
     pub(super) fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_all();
     }
 
-    /// What was collected.
+    /// Takes the record of the collected packages.
     pub(super) fn take_run(&self) -> UnitRun {
         std::mem::take(&mut self.state.lock().run)
     }

@@ -1,22 +1,23 @@
-//! A Coexecution Unit: one device. It takes packages, acquires their sub-buffers in canonical order, launches them, and
-//! has their results brought to the collecting device.
+//! A Coexecution Unit: one device. It takes packages, acquires their sub-buffers in canonical order, launches
+//! them, and has their results collected on the collecting device.
 //!
 //! ```text
 //!  pipeline  next ─▶ acquire, launch ─▶ (a few packages in flight) ─▶ wait, release ─▶ collect ─▶ complete
 //!                          │ fails                                        │ fails         │ fails
-//!  recovery                └────────▶ the rest of the flight ends, then the package alone ◀──┘
-//!              losses noticed ─┬─ results readable ──▶ complete; they stay where they are
-//!                              └─ old contents back ─┬─ another device is gone ──▶ tried again, alone
-//!                                                    └─ else ──▶ retire: its packages go to the others
+//!  recovery                └──────▶ packages in flight end, then the failed one alone ◀──────┘
+//!              notice losses ─┬─ results readable ──▶ complete; results stay where they are
+//!                             └─ restore old contents ─┬─ another device was lost ──▶ retry, alone
+//!                                                      └─ else ──▶ retire: its packages go to the others
 //! ```
-//! A package whose results can be read is never computed again: its read-write arguments would be changed twice. Nor is one of which only a part
-//! can be read, if it has read-write arguments: what it changed may be the part that is left. The director gives it up.
+//! A package whose results can be read is never computed again: that would change its read-write arguments
+//! twice. A package with read-write arguments is not computed again either if only a part of its results can
+//! be read: the readable part may already be changed. The director gives it up.
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
-//! | this one | what a unit does with one package |
-//! | `pipeline.rs` | in what order, with several packages under way |
-//! | `desk.rs` | computed packages whose results are on their way, and the thread that brings them |
+//! | `mod.rs` | how a unit processes one package |
+//! | `pipeline.rs` | the order of these steps with several packages in flight |
+//! | `desk.rs` | computed packages whose results are in transfer, and the thread that collects them |
 
 mod desk;
 mod pipeline;
@@ -54,42 +55,42 @@ pub(crate) struct Unit<'a> {
     pub(crate) span: &'a Span,
     pub(crate) collect_on: Option<DeviceId>,
     pub(crate) begun: Instant,
-    /// The most packages that it has launched and not waited for.
+    /// Maximum number of packages that the unit has launched and not yet waited for.
     pub(crate) depth: usize,
 }
 
-/// The record of what a unit did.
+/// The record of a unit's work.
 #[derive(Debug, Default)]
 pub(crate) struct UnitRun {
     pub(crate) packages: Vec<PackageRecord>,
-    /// The time in which at least one package was under way.
+    /// Total time during which at least one package was in progress.
     pub(crate) busy: Duration,
-    /// When the last package was done.
+    /// Time from the start of the run until the last package was complete.
     pub(crate) end: Duration,
     pub(crate) failure: Option<UnitFailure>,
-    /// When the unit began.
+    /// Time from the start of the run until the unit first began.
     pub(crate) joined: Option<Duration>,
 }
 
-/// Gets threads for what a unit does not do on its own.
+/// Starts other threads for a unit.
 pub(crate) trait Start: Sync {
-    /// Starts units that join a round later, each on a thread of its own.
+    /// Starts units that join a round late, each on a thread of its own.
     fn start(&self, units: &[UnitId]);
 
-    /// Lets another thread collect what a unit has computed. Returns whether there is one.
+    /// Has another thread collect a unit's results. Returns whether there is such a thread.
     fn collect(&self, unit: UnitId) -> bool;
 }
 
-/// A package that was launched.
+/// A launched package.
 enum Launched {
-    /// It is computed: its launch returned only then.
+    /// The package was computed when the launch returned.
     Done(Grants),
-    /// The device computes it, or will.
+    /// The package is in flight on the device.
     Running(InFlight),
 }
 
 impl Launched {
-    /// Whether it is known that the device has computed it, so that waiting takes no time.
+    /// Returns whether the package is known to be computed, so that waiting takes no time.
     fn has_ended(&self) -> bool {
         match self {
             Self::Done(_) => true,
@@ -98,40 +99,41 @@ impl Launched {
     }
 }
 
-/// A package that is on its way through a unit, with the times of its turns from the start of the run.
+/// A package on its way through a unit. All times count from the start of the run.
 #[derive(Debug)]
 struct Journey {
     package: Package,
     handed: Duration,
-    /// When the device could begin.
+    /// Time at which the device could begin.
     begun: Duration,
-    /// When the device had computed it.
+    /// Time at which the device had computed the package.
     computed: Duration,
-    /// Whether the unit prepared another package when the device had, or when it could begin.
+    /// Whether the unit was preparing another package when the device ended this one, or when it could begin
+    /// it.
     noticed_late: bool,
-    /// How many packages the unit had begun with this one.
+    /// Position of the package among those that the unit has begun, from 1.
     number: u64,
-    /// Ends when the package is done.
+    /// Ends when the package is complete.
     span: Span,
 }
 
-/// A package that failed, and how far it had come.
+/// A failed package, with its error and its progress.
 struct Trouble {
     journey: Journey,
-    /// An error that panics when it is shown may panic once more as it goes.
+    /// Kept in a guard: an error whose `Display` panics may panic again when it is dropped.
     error: Quiet<KernelError>,
     is_computed: bool,
 }
 
-/// How a package in trouble ended.
+/// The outcome of the recovery of a failed package.
 struct Ending {
-    /// Whether its items are computed.
+    /// Whether the package's items are computed.
     is_computed: bool,
-    /// Why the unit cannot go on, if it cannot.
+    /// Why the unit cannot continue; `None` if it can.
     failure: Option<String>,
 }
 
-/// The time in which at least one of some packages was under way.
+/// Returns the total time during which at least one of these packages was in progress.
 fn under_way(packages: &[PackageRecord]) -> Duration {
     let mut spans: Vec<_> = packages.iter().map(|record| (record.start, record.end)).collect();
     spans.sort_unstable();
@@ -144,7 +146,8 @@ fn under_way(packages: &[PackageRecord]) -> Duration {
 }
 
 impl UnitRun {
-    /// Adds packages that a unit has completed, and the time in which at least one of them was under way.
+    /// Adds packages that a unit has completed, and the time during which at least one of them was in
+    /// progress.
     pub(crate) fn extend(&mut self, mut packages: Vec<PackageRecord>) {
         packages.sort_by_key(|record| record.package.index());
         let before = under_way(&self.packages);
@@ -155,12 +158,12 @@ impl UnitRun {
 }
 
 impl Unit<'_> {
-    /// The time since the start of the run.
+    /// Returns the time since the start of the run.
     fn now(&self) -> Duration {
         self.begun.elapsed()
     }
 
-    /// Begins the span of a package.
+    /// Begins the tracing span of a package.
     fn package_span(&self, package: &Package) -> Span {
         span!(
             DEBUG,
@@ -173,7 +176,9 @@ impl Unit<'_> {
         )
     }
 
-    /// Returns the package's part of every argument in the device's memory. Without `waits`, only if it is to be had now.
+    /// Acquires the package's part of every argument in the device's memory.
+    ///
+    /// Without `waits`, fails if the parts are not available at once.
     fn acquire(&self, package: &Package, waits: bool) -> Result<Grants, KernelError> {
         caught(|| {
             let acquire = self.kernel.acquire(self.platform, self.device, package)?;
@@ -181,7 +186,7 @@ impl Unit<'_> {
         })
     }
 
-    /// Starts the kernel on what was acquired for it.
+    /// Launches the kernel on the package's grants.
     fn launch(&self, package: &Package, grants: Grants) -> Result<Launched, KernelError> {
         caught(move || {
             let mut grants = grants;
@@ -191,14 +196,16 @@ impl Unit<'_> {
             self.platform.counters().count(Operation::Kernel);
             let launched = variant.launch(package, &mut grants);
             if !grants.ids().eq(own) {
-                // These roll back, after the work has ended. The package's own grants end where the variant has put them.
+                // Dropping the fence waits for the work; then the foreign grants roll back. The package's own
+                // grants end wherever the variant has moved them.
                 drop(launched);
                 drop(grants);
                 return Err("the variant exchanged the grants of its package for others (K-5)".into());
             }
             match launched {
                 Ok(fence) if fence.is_done() => Ok(Launched::Done(grants)),
-                // This thread goes on to other packages. Until it waits for this one, nobody counts as the holder.
+                // This thread continues with other packages. Until it waits for this one, no thread counts as
+                // the holder.
                 Ok(fence) => Ok(Launched::Running(grants.hand_over().in_flight(fence))),
                 Err(error) => {
                     self.end_failed_launch(grants, &*error);
@@ -210,13 +217,13 @@ impl Unit<'_> {
 
     /// Ends the grants of a launch that failed.
     fn end_failed_launch(&self, grants: Grants, error: &(dyn Error + Send + Sync + 'static)) {
-        // Losses are noticed before the grants end, so that no waiting request is granted a lost memory.
+        // Notice losses before the grants end, so that no waiting request is granted lost memory.
         self.platform.notice_losses();
         if error.is::<NotStarted>() {
-            // The launch's own error says more than that of the release.
+            // The error of the launch is more informative than the error of the release.
             drop(grants.not_started());
         } else {
-            // Bytes that were handed out for writing are poisoned; all others stay as they were.
+            // Poisons bytes that were handed out for writing; all other bytes stay as they were.
             grants.roll_back();
         }
     }
@@ -232,18 +239,20 @@ impl Unit<'_> {
         })
     }
 
-    /// Returns the device that the results are to be brought to, if that is another.
+    /// Returns the device that collects the results, if its memory is not that of the unit's device.
     fn collects_on(&self) -> Option<DeviceId> {
         self.collect_on.filter(|&device| self.platform.home(device) != self.platform.home(self.device))
     }
 
-    /// Brings what the package wrote to the collecting device while other packages compute.
+    /// Brings the package's results to the collecting device, if there is another one.
     fn collect(&self, package: &Package) -> Result<(), KernelError> {
         let Some(device) = self.collects_on() else { return Ok(()) };
         caught(|| bring(self.platform, self.commander, device, self.kernel.results(package)?))
     }
 
-    /// Tells the commander of a computed package whose results still travel: what it shows decides what the device computes meanwhile.
+    /// Reports a computed package to the commander while its results are still in transfer.
+    ///
+    /// The policy can use its measured times for the device's next package.
     fn ended(&self, journey: &Journey, starter: &dyn Start) {
         let Journey { package, handed, begun, computed, .. } = journey;
         let computed = Computed::new(package, *handed, *begun, *computed, *computed);
@@ -269,8 +278,10 @@ impl Unit<'_> {
         });
     }
 
-    /// Deals with a package in trouble while nothing else of the unit is under way. If another device is lost, the package is
-    /// tried again, at most once per lost device: inputs that were to come from that device may be available elsewhere.
+    /// Recovers a failed package while no other package of the unit is in flight.
+    ///
+    /// If another device is lost, retries the package at most once per lost device: inputs that were to come
+    /// from that device may be available elsewhere.
     fn recover(&self, trouble: Trouble) -> (Journey, Ending) {
         let Trouble { mut journey, error, is_computed } = trouble;
         let is_computed = Cell::new(is_computed);
@@ -279,11 +290,13 @@ impl Unit<'_> {
         (journey, Ending { is_computed: is_computed.get(), failure: outcome.err() })
     }
 
-    /// As [`Unit::recover`]. `is_computed` says whether the items are computed, also when this fails or panics. In a cancelled run
-    /// nothing is tried again.
+    /// As [`Unit::recover`]. `is_computed` tracks whether the items are computed, even if this call fails or
+    /// panics.
+    ///
+    /// A stopped run retries nothing.
     ///
     /// # Errors
-    /// Why the unit cannot go on.
+    /// Why the unit cannot continue.
     fn try_again(
         &self,
         journey: &mut Journey,
@@ -308,7 +321,8 @@ impl Unit<'_> {
             if self.commander.is_stopped() {
                 return if error.is::<Interrupted>() { Ok(()) } else { Err(why) };
             }
-            // All losses count, not only those since the last try: a loss may be known before a buffer meets it.
+            // All losses count, not only those since the last try: a loss may be known before it affects a
+            // buffer.
             if lost.contains(self.device) || tries > lost.len() {
                 return Err(why);
             }
@@ -320,7 +334,7 @@ impl Unit<'_> {
         }
     }
 
-    /// Computes and collects one package while nothing else is under way.
+    /// Computes and collects one package while no other package is in flight.
     fn alone(&self, journey: &mut Journey, is_computed: &Cell<bool>) -> Result<(), KernelError> {
         let grants = self.acquire(&journey.package, true)?;
         journey.begun = self.now();
@@ -330,7 +344,7 @@ impl Unit<'_> {
         self.collect(&journey.package)
     }
 
-    /// Says why a package failed: its error, or the loss of the unit's own device.
+    /// Returns why a package failed: its error, or the loss of the unit's own device.
     fn explain(&self, error: &dyn Error, lost: DeviceSet) -> String {
         let error = guarded(|| error.to_string()).unwrap_or_else(|message| format!("panic: {message}"));
         if lost.contains(self.device) {
@@ -340,9 +354,10 @@ impl Unit<'_> {
         }
     }
 
-    /// Returns whether results that were to be collected may stay where they were computed. That is so where the
-    /// collecting device is lost, the collection was refused as busy, or the run was cancelled while it waited. The final reader then
-    /// brings them.
+    /// Returns whether results that could not be collected may stay where they were computed.
+    ///
+    /// They may if the collecting device is lost, the collection failed as busy, or the run was cancelled
+    /// during the wait. A later reader then fetches them. They may not stay if the unit's own device is lost.
     fn stays(&self, error: &(dyn Error + 'static)) -> bool {
         let is_busy = error.downcast_ref::<AcquireError>().is_some_and(AcquireError::is_busy);
         let lost = self.platform.lost_devices();
@@ -350,33 +365,35 @@ impl Unit<'_> {
         !lost.contains(self.device) && (is_busy || has_lost_its_goal || error.is::<Interrupted>())
     }
 
-    /// Restores the old contents of a failed package's read-write arguments, so that another unit finds them. Losses
-    /// are declared before, so the restored contents are those that a surviving memory holds.
+    /// Restores the old contents of a failed package's read-write arguments, so that another unit can compute
+    /// it.
+    ///
+    /// Losses are noticed before, so the restored contents come from a memory that is not lost.
     fn undo(&self, package: &Package) {
         for (buffer, bytes) in self.kernel.changed(package) {
-            // Where the old contents are lost, the acquire of the next unit reports that.
+            // If the old contents are lost, the next unit's acquire reports it.
             _ = buffer.restore(bytes);
         }
     }
 
-    /// Returns why the device is lost, where its arena knows.
+    /// Returns why the device was lost, if its arena knows.
     pub(crate) fn loss(&self) -> Option<String> {
         let home = self.platform.home(self.device)?;
         guarded(|| self.platform.arena(home).loss().map(|loss| loss.to_string())).unwrap_or_default()
     }
 
-    /// The device's name.
-    /// The unit's failure on a package.
+    /// Returns the record of the unit's failure on a package.
     pub(crate) fn failure(&self, package: Package, message: String, at: Duration) -> UnitFailure {
         UnitFailure { device: self.device, device_name: self.name().to_owned(), package, message, at }
     }
 
+    /// Returns the device's name.
     pub(crate) fn name(&self) -> &str {
         &self.platform.devices()[usize::from(self.device.0)].name
     }
 }
 
-/// Brings results to a device.
+/// Brings results to the memory of a device.
 pub(crate) fn bring<'a>(
     platform: &Platform,
     commander: &Commander,
@@ -385,8 +402,8 @@ pub(crate) fn bring<'a>(
 ) -> Result<(), KernelError> {
     for (buffer, bytes) in results {
         match buffer.prefetch(goal, bytes.clone()).wait() {
-            // Another request uses the buffer, so this thread waits as a reader. Until the results arrive, only the device that
-            // computed them has them.
+            // Another request uses the buffer, so this thread queues as a reader. Until the results arrive,
+            // only the device that computed them has them.
             Err(AcquireError::Busy { .. }) => {
                 let acquire = platform.acquire(goal).read(&buffer.range(bytes));
                 commander.wait_for(acquire)?.release()?;
@@ -397,7 +414,7 @@ pub(crate) fn bring<'a>(
     Ok(())
 }
 
-/// Runs code of the kernel, or of an arena, and turns a panic into an error.
+/// Runs code of the kernel or of an arena, and turns a panic into an error.
 pub(crate) fn caught<R>(run: impl FnOnce() -> Result<R, KernelError>) -> Result<R, KernelError> {
     guarded(run).unwrap_or_else(|message| Err(format!("the kernel panicked: {message}").into()))
 }

@@ -1,15 +1,17 @@
-//! The order in which a unit's packages go, with several of them under way at once.
+//! The pipeline of a unit: the order of its steps with several packages in flight.
 //!
 //! ```text
 //!   this thread     acquire 3 ▏launch 3 ▏wait for 2 ▏release 2 ▏acquire 4 ▏launch 4 ▏wait for 3 ...
 //!   the device      kernel 1      kernel 2                  kernel 3                  kernel 4
 //!   the desk                 results of 1           results of 2              results of 3
 //! ```
-//! While a package computes, the inputs of the next one move in, and the results of the one before move out. The next
-//! package is launched before the one in front of it has ended, so that the device does not pause between them.
+//! While a package computes, the inputs of the next one move in, and the results of the previous one move
+//! out. The next package is launched before the current one has ended, so that the device does not idle
+//! between them.
 //!
-//! Who holds a package in flight must not wait for anybody: whoever it waits for may wait for that package. So what is asked
-//! for ahead is only tried. Where it is not to be had now, the packages in flight end first.
+//! A unit with packages in flight must not wait for a buffer: the buffer's holder may be waiting for one of
+//! those packages. So the unit only tries to acquire the buffers of the next package. If they are busy, it
+//! first finishes packages in flight.
 
 use super::desk::Desk;
 use super::{Journey, Launched, Start, Trouble, Unit, UnitRun};
@@ -24,15 +26,19 @@ use dml_core::{AcquireError, Grants};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The most packages that a unit has launched and not waited for. The second one hides the time from the end of a kernel to the
-/// launch of the next; the third one that of a kernel which takes less than this thread's turn.
+/// Maximum number of packages that a unit has launched and not yet waited for.
+///
+/// The second package hides the gap between the end of a kernel and the next launch. The third one hides that
+/// gap for kernels that are shorter than one turn of this thread.
 pub(crate) const DEPTH: usize = 3;
-/// The same for policies as they were published, which hand out whatever they are asked for: one package ahead, so that the
-/// last ones stay short.
+/// [`DEPTH`] for the published policies, which grant every request for a package.
+///
+/// One package in advance keeps the last packages short.
 pub(crate) const PUBLISHED_DEPTH: usize = 2;
 
 impl Unit<'_> {
-    /// Works until the commander has no more packages for the unit, or until the unit fails. Appends to `run`.
+    /// Computes packages until the commander has no more for the unit, or until the unit fails. Appends to
+    /// `run`.
     pub(crate) fn run(self, run: &Mutex<UnitRun>, desk: &Desk, starter: &dyn Start) {
         self.hooks.unit_start(self.id, self.device);
         let is_there = |goal| are_results_there(self.platform, self.kernel, self.device, goal);
@@ -62,25 +68,25 @@ impl Unit<'_> {
     }
 }
 
-/// A wait that takes less had nothing to wait for.
+/// Upper bound on the duration of a wait for a kernel that had already ended.
 const AT_ONCE: Duration = Duration::from_micros(20);
 
 /// A unit at work.
 struct Pipeline<'a> {
     unit: Unit<'a>,
-    /// Whether what it computes already lies in the memory of the device that collects.
+    /// Whether the unit's results are already in the collecting device's memory.
     is_in_place: bool,
     desk: &'a Desk,
     starter: &'a dyn Start,
-    /// The packages that are launched and not waited for, in the order of their launches.
+    /// The packages in flight, in the order of their launches.
     flights: VecDeque<(Journey, Launched)>,
-    /// A package that the unit was handed and has not begun.
+    /// A package that the unit received and has not begun.
     prepared: Option<Package>,
-    /// The packages that failed, to be dealt with when nothing else is under way.
+    /// The failed packages, to be recovered when no package is in flight.
     troubles: Vec<Trouble>,
-    /// When the last package was computed.
+    /// Time from the start of the run at which the last package was computed.
     ended: Duration,
-    /// How many packages were begun.
+    /// Number of packages begun.
     begins: u64,
     run: &'a mut UnitRun,
 }
@@ -106,7 +112,7 @@ impl Pipeline<'_> {
         }
     }
 
-    /// What to do next. Sleeps only while nothing is in flight.
+    /// Returns what to do next. Sleeps only while nothing is in flight.
     fn next(&mut self) -> Next {
         let commander = self.unit.commander;
         if let Some(package) = self.prepared.take().filter(|_| !commander.is_stopped()) {
@@ -126,7 +132,10 @@ impl Pipeline<'_> {
         }
     }
 
-    /// Whether the package in front is computed. Its results are to travel while the next one is prepared, which takes as long as its inputs.
+    /// Returns whether the oldest package in flight is known to be computed.
+    ///
+    /// If so, its results should be in transfer while the unit acquires the next package, which takes as long
+    /// as the transfer of its inputs.
     fn has_oldest_ended(&self) -> bool {
         self.flights.front().is_some_and(|(_, launched)| launched.has_ended())
     }
@@ -153,7 +162,7 @@ impl Pipeline<'_> {
         journey.span = span;
         match launched {
             Ok(Launched::Done(grants)) => {
-                // What was launched before ended before.
+                // Packages launched earlier end first.
                 self.finish_all();
                 self.finish(journey, Launched::Done(grants));
             }
@@ -162,7 +171,7 @@ impl Pipeline<'_> {
         }
     }
 
-    /// Acquires a package's buffers, after the end of as many packages in flight as stand in its way.
+    /// Acquires a package's buffers, and first finishes packages in flight while the buffers are busy.
     fn acquire(&mut self, package: &Package) -> Result<Grants, KernelError> {
         while !self.flights.is_empty() {
             match self.unit.acquire(package, false) {
@@ -185,7 +194,7 @@ impl Pipeline<'_> {
         }
     }
 
-    /// Waits for a package, and has its results brought to where they belong.
+    /// Waits for a package, and has its results collected.
     fn finish(&mut self, mut journey: Journey, launched: Launched) {
         let begins = self.begins;
         let is_last = |number: u64| number == begins;
@@ -193,11 +202,11 @@ impl Pipeline<'_> {
         let asked = self.unit.now();
         let finished = journey.span.within(|| Unit::finish(launched));
         journey.computed = self.unit.now();
-        // Of what cannot be asked, a wait that takes no time says as much.
+        // If the kernel's end cannot be polled, a wait of next to no time proves that it had ended.
         let had_ended = had_ended || journey.computed.saturating_sub(asked) < AT_ONCE;
         if had_ended && !is_last(journey.number) {
             journey.noticed_late = true;
-            // The next one may have begun while the last one was prepared.
+            // The device may have begun the next package while the unit prepared the last one.
             if let Some((next, _)) = self.flights.front_mut().filter(|(next, _)| !is_last(next.number)) {
                 next.noticed_late = true;
             }
@@ -207,16 +216,17 @@ impl Pipeline<'_> {
         if let Err(error) = finished {
             return self.trouble(journey, error);
         }
-        // The application is told of packages on a thread that holds nothing: it may use what the kernel uses.
+        // The hook for a complete package runs on a thread that holds no buffers, because it may use the
+        // kernel's.
         if self.flights.is_empty() && self.unit.collects_on().is_none() {
             return self.unit.complete(journey, self.run, self.starter);
         }
-        // Nothing moves, so it takes less than another thread does.
+        // No bytes move, so collecting here is cheaper than on another thread.
         if self.flights.is_empty() && self.is_in_place {
             return self.collect(journey);
         }
         self.unit.ended(&journey, self.starter);
-        // Another thread is worth its while only where there is something to compute meanwhile.
+        // Another thread pays off only if this thread has a package to compute in the meantime.
         if self.flights.is_empty() && self.prepared.is_none() {
             match self.unit.commander.next_now(self.unit.id, self.unit.begun) {
                 Next::Package(package) => self.prepared = Some(package),
@@ -226,7 +236,7 @@ impl Pipeline<'_> {
         self.desk.hand_in(self.unit, journey, self.starter);
     }
 
-    /// Brings a package's results to where they belong, on this thread.
+    /// Collects a package's results on this thread.
     fn collect(&mut self, journey: Journey) {
         match journey.span.within(|| self.unit.collect(&journey.package)) {
             Ok(()) => self.unit.complete(journey, self.run, self.starter),
@@ -240,7 +250,7 @@ impl Pipeline<'_> {
         self.troubles.push(Trouble { journey, error: Quiet::new(error), is_computed: false });
     }
 
-    /// Deals with the packages that failed, after all others have ended. Retires the unit if it cannot go on.
+    /// Recovers the failed packages after all others have ended. Retires the unit if it cannot continue.
     fn recover(&mut self) -> Result<(), ()> {
         self.finish_all();
         self.troubles.extend(self.desk.drain(self.unit, self.starter));

@@ -1,4 +1,4 @@
-//! What a unit makes of the packages of its rounds.
+//! Tests of a unit's record over its packages and rounds.
 
 use super::UnitRun;
 use crate::base::package::{Package, UnitId};
@@ -6,7 +6,7 @@ use crate::report::PackageRecord;
 use dml_core::DeviceId;
 use std::time::Duration;
 
-/// A package that was under way from one millisecond to another.
+/// Returns the record of a package that was in progress from `start` to `end`, in milliseconds.
 fn record(index: u64, start: u64, end: u64) -> PackageRecord {
     let at = Duration::from_millis;
     PackageRecord {
@@ -27,7 +27,7 @@ fn indices(run: &UnitRun) -> Vec<u64> {
 #[test]
 fn time_in_which_several_packages_are_under_way_counts_once() {
     let mut run = UnitRun::default();
-    // The second one begins before the first has ended, the third lies within both, and nothing is under way from 30 to 50.
+    // The second package begins before the first has ended, the third lies within both, and 30 to 50 is idle.
     run.extend(vec![record(0, 2, 20), record(1, 10, 30), record(2, 12, 15), record(3, 50, 57)]);
     assert_eq!(run.busy, Duration::from_millis(28 + 7));
     assert_eq!(run.end, Duration::from_millis(57));
@@ -36,7 +36,7 @@ fn time_in_which_several_packages_are_under_way_counts_once() {
 #[test]
 fn packages_are_in_the_order_in_which_they_were_handed_out() {
     let mut run = UnitRun::default();
-    // Those that the desk has collected come behind those of the unit's own thread.
+    // Packages that the desk has collected come after those of the unit's own thread.
     run.extend(vec![record(3, 30, 40), record(0, 0, 10), record(1, 5, 20)]);
     assert_eq!(indices(&run), [0, 1, 3]);
     assert_eq!(run.busy, Duration::from_millis(20 + 10));
