@@ -101,7 +101,7 @@ suite! {
     Binomial is crate::binomial::Problem,
 }
 
-/// How the costs of a workload's items compare. This decides whether a split by fixed shares can be right.
+/// The relative cost of a workload's items. It decides whether a split by fixed shares can be right.
 ///
 /// # Source
 /// "Straightforward Heterogeneous Computing with the oneAPI Coexecutor Runtime", section 5, which sets nbody
@@ -167,7 +167,7 @@ impl Workload {
         self.facts().name
     }
 
-    /// Returns how the costs of its items compare.
+    /// Returns the relative cost of its items.
     #[must_use]
     pub const fn kind(self) -> Kind {
         self.facts().kind

@@ -31,7 +31,7 @@ pub(crate) trait Recipe: Listed + Sized + fmt::Debug + Send + Sync + 'static {
     /// The kernel for CUDA devices: it takes the arguments of the OpenCL kernel, then its items. `None` if
     /// there is none.
     const CUDA: Option<Program> = None;
-    /// How the costs of its items compare.
+    /// The relative cost of its items.
     const KIND: Kind = Kind::Regular;
     /// The largest published size, in the unit of [`Input::Size`].
     const LARGEST_PUBLISHED: u64;

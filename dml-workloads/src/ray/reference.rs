@@ -211,7 +211,7 @@ impl<R: Real> Scene<R> {
         let mut places: Vec<_> =
             places.filter(|(distance, _)| *distance > R::of(NEAR) && *distance < limit).collect();
         // The sort is stable, so the first of equal ones stays first.
-        places.sort_by(|(one, _), (other, _)| one.partial_cmp(other).expect("a distance between two limits is not NaN"));
+        places.sort_by(|(one, _), (other, _)| one.partial_cmp(other).expect("the limits exclude NaN"));
         places.into_iter().next()
     }
 }

@@ -41,7 +41,7 @@ enum Given<T: Element> {
     Buffer(Buffer<T>),
 }
 
-/// How often a launch touches each element of a buffer.
+/// Number of times that a launch touches each element of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Touched {
     Once,
