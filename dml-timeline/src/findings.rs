@@ -136,7 +136,11 @@ impl Trace {
             bytes = bytes.saturating_add(transfer.bytes);
             copies += 1;
         }
-        if copies == 0 { String::new() } else { format!(" ({} in {copies} copies)", size(bytes)) }
+        match copies {
+            0 => String::new(),
+            1 => format!(" ({} in one copy)", size(bytes)),
+            _ => format!(" ({} in {copies} copies)", size(bytes)),
+        }
     }
 
     fn idle(&self, device: usize, of: &DeviceFigures) -> Option<Finding> {
@@ -454,7 +458,7 @@ mod tests {
         let inward = "gpu waited 20% of the run for input data (1.5 kB in 2 copies), without computing.";
         assert_eq!(data(200_000_000, 0).as_deref(), Some(inward));
         let outward =
-            "gpu waited 30% of the run for results to return (2.00 MB in 1 copies), without computing.";
+            "gpu waited 30% of the run for results to return (2.00 MB in one copy), without computing.";
         assert_eq!(data(0, 300_000_000).as_deref(), Some(outward));
         assert!(data(200_000_000, 300_000_000).unwrap().contains("copies) and 30% of the run for results"));
     }

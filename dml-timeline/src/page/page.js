@@ -125,11 +125,11 @@
     const rows = summary.devices.map((figures, index) => {
       const device = trace.devices[index];
       const whole = Math.max(1, figures.computing_ns + figures.fetching_ns + figures.returning_ns + figures.idle_ns);
-      const parts = [["computing", figures.computing_ns], ["data", figures.fetching_ns], ["results", figures.returning_ns], ["idle", figures.idle_ns]];
-      const bars = parts.filter(([, time]) => time > 0).map(([name, time]) => {
+      const parts = [["computing", figures.computing_ns], ["data", figures.fetching_ns, "waiting for input"], ["results", figures.returning_ns, "returning results"], ["idle", figures.idle_ns]];
+      const bars = parts.filter(([, time]) => time > 0).map(([name, time, words = name]) => {
         const bar = make("i", `c-${name}`);
         bar.style.width = `${(time / whole) * 100}%`;
-        bar.title = `${name}: ${text.time(time)}`;
+        bar.title = `${words}: ${text.time(time)}`;
         return bar;
       });
       const cell = ([, time]) => make("span", "", text.percent(time / whole), make("small", "", text.time(time, 3)));
