@@ -73,11 +73,12 @@ impl Trace {
     fn outcome(&self, summary: &Summary) -> Finding {
         let worked = summary.devices.iter().filter(|device| device.items > 0).count();
         let text = format!(
-            "{} of {} devices computed {} items in {} packages. The run took {}.",
+            "{} of {} devices computed {} items in {} {}. The run took {}.",
             worked,
             self.devices.len(),
             grouped(self.items),
             grouped(self.packages.len() as u64),
+            if self.packages.len() == 1 { "package" } else { "packages" },
             time(self.total_ns)
         );
         let against = match (summary.speedup, summary.s_max, summary.efficiency) {

@@ -1,9 +1,9 @@
 //! The record of a co-execution, as a value to store, read back and view.
 //!
 //! ```text
-//!  Coexecutor::run ───Report──┐            ┌─▶ write_perfetto ──▶ FILE.json ──▶ ui.perfetto.dev
-//!                             ├──▶ Trace ──┤                          │
-//!  Platform::record ──Events──┘      ▲     └─▶ write_page ──────▶ FILE.html
+//!  Coexecutor::run ───Report──┐            ┌─▶ write_page ──────▶ FILE.html ──▶ a browser
+//!                             ├──▶ Trace ──┤
+//!  Platform::record ──Events──┘      ▲     └─▶ write_perfetto ──▶ FILE.json ──▶ ui.perfetto.dev
 //!                                    └───────────── read ◀────────────┘
 //! ```
 //! | file | contents |
@@ -34,7 +34,7 @@ pub use read::TraceError;
 
 use dml_core::record::Recording;
 use dml_core::{DeviceId, Event, Platform, PlatformId};
-use dml_scheduler::{PackageRecord, Report};
+use dml_scheduler::{PackageRecord, PolicySpec, Report};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use thiserror::Error;
@@ -441,7 +441,13 @@ fn decisions(report: &Report) -> Vec<TraceDecision> {
         if let Some(out) = report.left_out.iter().find(left_out) {
             add(id, DecisionKind::LeftOut, Duration::ZERO, out.reason.to_string());
         } else if let Some(called) = called_up {
-            let reason = "without it, the running devices would have finished later or not at all".to_owned();
+            let reason = match report.policy {
+                PolicySpec::Calibrated => {
+                    "without it, the running devices would have finished later or not at all"
+                }
+                _ => "the policy or the failure of other devices required it",
+            };
+            let reason = reason.to_owned();
             add(id, DecisionKind::CalledUp, called.at, reason);
         } else {
             let known =

@@ -67,6 +67,7 @@ pub enum TraceError {
 
 /// The fields that identify a file as a trace.
 #[derive(Deserialize)]
+#[serde(expecting = "a JSON object")]
 struct Probe {
     dml: Option<Heading>,
     format: Option<String>,
@@ -76,6 +77,7 @@ struct Probe {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a JSON object")]
 struct Heading {
     format: Option<String>,
     version: Option<u64>,
@@ -97,7 +99,7 @@ impl Trace {
             return Err(TraceError::NotATrace { found: "it is empty".to_owned() });
         }
         let probe: Probe = serde_json::from_str(text).map_err(|error| match error.classify() {
-            Category::Data => TraceError::NotATrace { found: first_line(&error) },
+            Category::Data => TraceError::NotATrace { found: error.to_string() },
             _ => no_json(&error),
         })?;
         let other = |found: &str| Err(TraceError::NotATrace { found: found.to_owned() });

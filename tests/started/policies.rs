@@ -1,12 +1,14 @@
 //! Policies of the application's own.
 
-use super::{CPU, GPU, ITEMS, Slot, Work};
+use super::{CPU, GPU, ITEMS, Slot, Turn, Work};
 use dml::core::sync::{Arc, Mutex};
 use dml::prelude::*;
-use dml::scheduler::policy::replay;
-use dml::scheduler::{Computed, LeftOut, Package, Policy, Reason, Report, RunError, UnitId};
+use dml::scheduler::policy::{Recording, replay};
+use dml::scheduler::{Computed, LeftOut, Package, Policy, Reason, Report, RunCanceller, RunError, UnitId};
+use dml_verify::watched;
 use proptest::prelude::*;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Trapezoid self-scheduling: lengths fall linearly, from a quarter of the work to one item.
@@ -45,11 +47,12 @@ fn a_run_follows_a_policy_from_outside() {
     let recording = report.decisions.unwrap();
     replay(&mut Trapezoid { next: 100 }, recording.decisions()).unwrap();
     recording.replay().unwrap();
-    let read: dml::scheduler::policy::Recording = recording.to_string().parse().unwrap();
+    let read: Recording = recording.to_string().parse().unwrap();
     assert_eq!(read, recording);
     assert_eq!(
         read.replay().unwrap_err().to_string(),
-        "the policy cannot be rebuilt: policy trapezoid cannot be built: only its name was recorded"
+        "the policy cannot be rebuilt: policy trapezoid cannot be built: only its name was recorded; \
+         replay its decisions with policy::replay"
     );
 }
 
@@ -67,7 +70,7 @@ impl Policy for Alone {
         Some(20)
     }
 
-    fn begins(&mut self, unit: UnitId) -> bool {
+    fn begins(&self, unit: UnitId) -> bool {
         unit == self.first
     }
 
@@ -112,7 +115,7 @@ impl Policy for Nobody {
         None
     }
 
-    fn begins(&mut self, _: UnitId) -> bool {
+    fn begins(&self, _: UnitId) -> bool {
         false
     }
 }
@@ -177,7 +180,7 @@ impl Policy for Panics {
         Vec::new()
     }
 
-    fn begins(&mut self, _: UnitId) -> bool {
+    fn begins(&self, _: UnitId) -> bool {
         self.at(Call::Begins);
         true
     }
@@ -303,7 +306,7 @@ impl Policy for Lies {
         self.shares.clone()
     }
 
-    fn begins(&mut self, unit: UnitId) -> bool {
+    fn begins(&self, unit: UnitId) -> bool {
         self.begin & (1 << unit.0) != 0
     }
 
@@ -333,9 +336,9 @@ proptest! {
 
 #[test]
 fn what_a_policy_gives_up_with_is_in_the_error() {
-    /// It gives up after two packages.
+    /// It gives up after two packages, and says so once.
     #[derive(Debug, Default)]
-    struct GivesUp(u64);
+    struct GivesUp(u64, AtomicBool);
 
     impl Policy for GivesUp {
         fn next(&mut self, _: UnitId, _: u64) -> Option<u64> {
@@ -344,7 +347,8 @@ fn what_a_policy_gives_up_with_is_in_the_error() {
         }
 
         fn failure(&self) -> Option<String> {
-            (self.0 > 2).then(|| "no more ideas".to_owned())
+            let is_over = self.0 > 2 && !self.1.swap(true, Ordering::SeqCst);
+            is_over.then(|| "no more ideas".to_owned())
         }
     }
     let work = Work::new(Access::ReadWrite, |_| Ok(()));
@@ -355,4 +359,85 @@ fn what_a_policy_gives_up_with_is_in_the_error() {
         "kernel triple: policy own failed with 300 items to compute: no more ideas"
     );
     assert_eq!(work.left(), 300);
+}
+
+/// The first unit gets half of the work. The other unit is called up by the clock and gets the rest.
+#[derive(Debug, Default)]
+struct ByTheClock {
+    has_begun: bool,
+}
+
+impl Policy for ByTheClock {
+    fn next(&mut self, unit: UnitId, remaining: u64) -> Option<u64> {
+        let begins = !std::mem::replace(&mut self.has_begun, true);
+        (begins || unit == UnitId(1)).then_some(if begins { remaining / 2 } else { remaining })
+    }
+
+    fn begins(&self, unit: UnitId) -> bool {
+        unit == UnitId(0)
+    }
+
+    fn call_up(&mut self, now: Duration) -> Vec<UnitId> {
+        // It also names a unit that does not exist.
+        if now < Duration::from_micros(60) { Vec::new() } else { vec![UnitId(9), UnitId(1)] }
+    }
+}
+
+#[test]
+fn a_policy_calls_a_unit_up_during_the_first_package() {
+    let has_second = Arc::new(Slot::default());
+    let work = {
+        let has_second = has_second.clone();
+        // The first package ends when the other unit has one.
+        Work::new(Access::WriteInvalidate, move |turn| {
+            match turn {
+                Turn::Launch(1) => has_second.set(()),
+                Turn::Computing(0) => has_second.wait(),
+                _ => {}
+            }
+            Ok(())
+        })
+    };
+    let policy = PolicySpec::custom("clock", |_| Ok(Box::new(ByTheClock::default())));
+    let coexecutor = work.coexecutor().policy(policy).record_decisions();
+    let kernel = work.kernel.clone();
+    let report = watched("a unit is called up", move || coexecutor.run(&kernel, ITEMS).unwrap()).join();
+    work.assert_computed();
+    assert_eq!(report.called_up.len(), 1);
+    // The answer that names an unknown unit reads back.
+    let recording = report.decisions.unwrap();
+    let read: Recording = recording.to_string().parse().unwrap();
+    assert_eq!(read, recording);
+    replay(&mut ByTheClock::default(), read.decisions()).unwrap();
+}
+
+/// It cancels its run and hands out all that is left in one answer.
+struct CancelsAndHandsOut(Arc<Slot<RunCanceller>>);
+
+impl fmt::Debug for CancelsAndHandsOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CancelsAndHandsOut")
+    }
+}
+
+impl Policy for CancelsAndHandsOut {
+    fn next(&mut self, _: UnitId, remaining: u64) -> Option<u64> {
+        self.0.wait().cancel();
+        Some(remaining)
+    }
+}
+
+#[test]
+fn a_package_that_a_policy_hands_out_while_it_cancels_is_not_begun() {
+    let run = Arc::new(Slot::default());
+    let work = Work::new(Access::WriteInvalidate, |_| Ok(()));
+    let policy = {
+        let run = run.clone();
+        PolicySpec::custom("cancels", move |_| Ok(Box::new(CancelsAndHandsOut(run.clone()))))
+    };
+    let mut running = work.coexecutor().policy(policy).start(&work.kernel, ITEMS).unwrap();
+    run.set(running.canceller());
+    let ended = running.wait();
+    assert!(matches!(ended, Err(RunError::Cancelled { missing: ITEMS, .. })), "{ended:?}");
+    assert_eq!(work.left(), ITEMS);
 }

@@ -257,7 +257,7 @@ fn data_to_come_is_what_came_from_another_memory() {
     let of_gpu = |finding: &&Finding| finding.kind == FindingKind::Data && finding.device == Some(1);
     let data = &findings.iter().find(of_gpu).expect("it waited").text;
     assert!(data.contains("for input data (900 B in 2 copies)"), "{data}");
-    assert!(data.contains("for results to return (40 B in 1 copies)"), "{data}");
+    assert!(data.contains("for results to return (40 B in one copy)"), "{data}");
 }
 
 /// The time of a link is the time with at least one copy in flight. One copy may lie within another.

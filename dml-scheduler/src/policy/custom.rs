@@ -6,7 +6,8 @@ use crate::base::package::{Package, UnitId};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::fmt;
-use std::sync::Arc;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The properties of a run for which a custom policy is built.
@@ -53,12 +54,18 @@ impl CustomPolicy {
 
     pub(super) fn build(&self, input: PolicyInput<'_>) -> Result<Box<dyn Policy>, PolicyError> {
         let failed = |cause: String| PolicyError::Custom { policy: self.name.clone(), cause };
-        let make = self.make.as_ref().ok_or_else(|| failed("only its name was recorded".to_owned()))?;
+        let make = self.make.as_ref().ok_or_else(|| {
+            failed("only its name was recorded; replay its decisions with policy::replay".to_owned())
+        })?;
         let made = guarded(|| make(input).map_err(|error| error.to_string()));
         let made = made.unwrap_or_else(|message| Err(format!("it panicked: {message}")));
-        Ok(Box::new(Guarded { policy: Quiet::new(made.map_err(failed)?), panicked: None }))
+        Ok(Box::new(Guarded { policy: Quiet::new(made.map_err(failed)?), panicked: OnceLock::new() }))
     }
 }
+
+/// Every call of the closure is guarded.
+impl UnwindSafe for CustomPolicy {}
+impl RefUnwindSafe for CustomPolicy {}
 
 impl PartialEq for CustomPolicy {
     fn eq(&self, other: &Self) -> bool {
@@ -76,20 +83,23 @@ impl fmt::Debug for CustomPolicy {
 struct Guarded {
     policy: Quiet<Box<dyn Policy>>,
     /// The message of its panic.
-    panicked: Option<String>,
+    panicked: OnceLock<String>,
 }
 
 impl Guarded {
     /// Calls the policy, and returns its answer, or the default if it panics or has panicked before.
     fn call<R: Default>(&mut self, call: impl FnOnce(&mut dyn Policy) -> R) -> R {
-        if self.panicked.is_some() {
-            return R::default();
-        }
-        guarded(|| call(&mut **self.policy)).unwrap_or_else(|message| {
-            self.panicked = Some(format!("it panicked: {message}"));
-            R::default()
-        })
+        let Self { policy, panicked } = self;
+        noting(panicked, || call(&mut ***policy)).unwrap_or_default()
     }
+}
+
+/// Runs a call of the policy, and keeps the message of a panic. Does nothing after a panic.
+fn noting<R>(panicked: &OnceLock<String>, call: impl FnOnce() -> R) -> Option<R> {
+    if panicked.get().is_some() {
+        return None;
+    }
+    guarded(call).map_err(|message| panicked.get_or_init(|| format!("it panicked: {message}"))).ok()
 }
 
 impl Policy for Guarded {
@@ -121,16 +131,13 @@ impl Policy for Guarded {
         self.call(|policy| policy.call_up(now))
     }
 
-    fn begins(&mut self, unit: UnitId) -> bool {
-        self.call(|policy| Some(policy.begins(unit))).unwrap_or(true)
+    fn begins(&self, unit: UnitId) -> bool {
+        noting(&self.panicked, || self.policy.begins(unit)).unwrap_or(true)
     }
 
     fn failure(&self) -> Option<String> {
-        let own = || {
-            guarded(|| self.policy.failure())
-                .unwrap_or_else(|message| Some(format!("it panicked: {message}")))
-        };
-        self.panicked.clone().or_else(own)
+        let own = noting(&self.panicked, || self.policy.failure()).flatten();
+        self.panicked.get().cloned().or(own)
     }
 
     fn retire(&mut self, unit: UnitId) {

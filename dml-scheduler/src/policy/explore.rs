@@ -480,7 +480,7 @@ impl Policy for Exploring {
         }
     }
 
-    fn begins(&mut self, unit: UnitId) -> bool {
+    fn begins(&self, unit: UnitId) -> bool {
         match &self.stage {
             Stage::Sampling(first, _) => first.unit == unit,
             Stage::Running => {

@@ -22,7 +22,8 @@
 //!   at the end of the work. So does every package. (`p1_p2_p3_unruly_policies_compute_every_item_once`,
 //!   `hguided_through_the_splitter_rounds_up_to_work_groups`)
 //! - **P-3** A request gets work, whatever the policy returns, if nothing is in flight and every remaining
-//!   unit was refused. Only refusals since the last package was completed or came back count. A refusal with
+//!   unit was refused. The package is the first piece of all remaining work, work set aside for others
+//!   included, however long. Only refusals since the last package was completed or came back count. A refusal with
 //!   packages in flight only means "nothing in advance yet", so every completed package lets all units ask
 //!   again. (`p3_a_policy_that_refuses_everybody_does_not_strand_the_work`,
 //!   `p3_a_unit_with_work_in_flight_is_asked_again_before_anybody_is_forced`)
@@ -124,8 +125,9 @@ pub trait Policy: Send + Debug {
     /// Returns how many items of a stretch of work are set aside for each unit. With `None` (the default),
     /// all items go to the unit that asks first.
     ///
-    /// The splitter calls this once for the whole work, before any package. It calls it again, with the
-    /// remaining units, for every stretch that comes back from a failed or lost package or a retired unit.
+    /// The splitter calls this once for the whole work, before any package, with the units that
+    /// [begin](Self::begins). Nothing is set aside later for a unit that is called up. It calls this again, with
+    /// the units that then take part, for every stretch that comes back from a failed or lost package or a retired unit.
     /// Shares are laid out in the order of `units`, so that it does not matter which unit asks first.
     ///
     /// # Shape and units
@@ -168,8 +170,8 @@ pub trait Policy: Send + Debug {
     }
 
     /// Returns the units that did not [begin](Self::begins) and take part from now on. The run calls this
-    /// before the first package, and a few times while it is in flight. It also calls this after each
-    /// computed package, and after a unit was retired.
+    /// before the first package, and a few times in its first 300 microseconds. It also calls this after each
+    /// computed package, and after a unit was retired. No timer calls it between these.
     ///
     /// # Shape and units
     /// `now` is a time from the start of the run.
@@ -183,13 +185,15 @@ pub trait Policy: Send + Debug {
     ///
     /// If the other units cannot finish the work, the run calls it up in any case. The splitter calls this
     /// once for each unit, before any other method.
-    fn begins(&mut self, unit: UnitId) -> bool {
+    fn begins(&self, unit: UnitId) -> bool {
         let _ = unit;
         true
     }
 
     /// Returns the cause if the policy has failed and cannot decide any more. The run then hands out no
     /// further package, and ends with [`RunError::PolicyFailed`](crate::RunError::PolicyFailed).
+    ///
+    /// The run calls this after each of its other calls. The first cause counts.
     fn failure(&self) -> Option<String> {
         None
     }

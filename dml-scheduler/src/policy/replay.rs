@@ -79,7 +79,9 @@ impl Decision {
     pub(super) fn units(&self) -> impl Iterator<Item = UnitId> {
         let (one, more) = match self {
             Self::Next(unit, ..) | Self::Retired(unit) => (Some(*unit), [].as_slice()),
-            Self::SetAside(_, units, _) | Self::CalledUp(_, units) => (None, units.as_slice()),
+            Self::SetAside(_, units, _) => (None, units.as_slice()),
+            // The splitter ignores unknown units in this answer.
+            Self::CalledUp(..) => (None, [].as_slice()),
             Self::Handed(package, _) | Self::GivenBack(package) => (Some(package.unit()), [].as_slice()),
             Self::Ended(computed) | Self::Computed(computed) => (Some(computed.unit), [].as_slice()),
         };
@@ -184,7 +186,7 @@ impl Policy for Recorded {
         called
     }
 
-    fn begins(&mut self, unit: UnitId) -> bool {
+    fn begins(&self, unit: UnitId) -> bool {
         self.policy.begins(unit)
     }
 

@@ -22,7 +22,8 @@ use thiserror::Error;
 /// | `hguided:K` | [`HGuided`] with divisor K |
 /// | `hguided:K:MIN` | [`HGuided`] with divisor K and packages of at least MIN items |
 ///
-/// Parsing checks the parameters. Printing gives the shortest form that parses to the same value.
+/// Parsing checks the parameters. Printing gives the shortest form that parses to the same value,
+/// but for [`Custom`](Self::Custom), whose name is printed.
 ///
 /// ```
 /// use dml_scheduler::PolicySpec;
@@ -64,7 +65,8 @@ impl PolicySpec {
     /// The forms that parse, for help texts.
     pub const FORMS: &str = "calibrated, static, dynamic:N, hguided, hguided:K or hguided:K:MIN";
 
-    /// Creates the spec of a policy implemented by the application. `make` is called once for each run.
+    /// Creates the spec of a policy implemented by the application. `make` is called once for each run, and by
+    /// [`Recording::replay`](super::Recording::replay).
     ///
     /// ```
     /// use dml_scheduler::{Policy, PolicySpec, UnitId};

@@ -193,7 +193,7 @@ pub enum RunError {
         /// Why the reduction failed.
         cause: String,
     },
-    /// The policy does not fit the devices.
+    /// The policy could not be built.
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// The application's own policy has panicked or given up.
@@ -232,7 +232,7 @@ pub enum RunError {
         /// The timeout.
         waited: Duration,
     },
-    /// A thread of a run, in a hook or in a kernel, tried to wait for that run: a deadlock.
+    /// A thread of a run, in a hook, a policy or a kernel, tried to wait for that run: a deadlock.
     #[error("kernel {kernel}: a thread of the run cannot wait for that run")]
     WithinItself {
         /// The kernel's name.

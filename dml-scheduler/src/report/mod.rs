@@ -75,7 +75,9 @@ pub struct UnitFailure {
     pub at: Duration,
 }
 
-/// A device that computed nothing in a run, with the reason.
+/// A device that was left out of a run, with the reason.
+///
+/// A device that took part and got no package is not left out.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LeftOut {

@@ -75,7 +75,8 @@ impl Coexecutor {
         self
     }
 
-    /// Splits the work by this policy.
+    /// Splits the work by this policy: a named one, or the application's own
+    /// ([`PolicySpec::custom`], `examples/policy.rs`). An undivided kernel asks no policy.
     #[must_use]
     pub fn policy(mut self, policy: PolicySpec) -> Self {
         self.0.policy = policy;
@@ -133,7 +134,8 @@ impl Coexecutor {
     /// Records every call of the policy and its answer in each [report](Report::decisions).
     ///
     /// The recording can be saved as text and replayed without devices. It costs one allocation per decision,
-    /// and memory until the report is dropped.
+    /// and memory until the report is dropped. A run that fails has no report. To keep the decisions of such
+    /// runs, let [`PolicySpec::custom`] return a [`Recorded`](crate::policy::Recorded) policy, and keep its log.
     ///
     /// ```
     /// # use dml_core::Platform;

@@ -14,7 +14,8 @@ use crate::kernel::KernelError;
 use crate::policy::{Assignment, Computed, Splitter};
 use dml_core::sync::{Arc, Condvar, Mutex};
 use dml_core::{Acquire, Grants};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long an idle thread of a run polls for work before it sleeps.
@@ -35,8 +36,8 @@ pub(crate) struct Commander {
     /// The lock under which units sleep until the next change.
     sleep: Mutex<()>,
     changed: Condvar,
-    /// Whether the policy has failed.
-    has_failed: AtomicBool,
+    /// Why the policy has failed, if it has.
+    failure: OnceLock<String>,
     /// The run's cancellation, if it can be cancelled.
     cancel: Option<Arc<Cancel>>,
 }
@@ -62,7 +63,7 @@ impl Commander {
             changes: AtomicU64::new(0),
             sleep: Mutex::new(()),
             changed: Condvar::new(),
-            has_failed: AtomicBool::new(false),
+            failure: OnceLock::new(),
             cancel,
         }
     }
@@ -74,12 +75,12 @@ impl Commander {
 
     /// Returns whether the run hands out no further package: it was cancelled, or its policy has failed.
     pub(crate) fn is_stopped(&self) -> bool {
-        self.has_failed.load(Ordering::Acquire) || self.is_cancelled()
+        self.failure.get().is_some() || self.is_cancelled()
     }
 
     /// Returns why the policy has failed, if it has.
-    pub(crate) fn policy_failure(&self) -> Option<String> {
-        self.splitter.lock().policy().failure()
+    pub(crate) fn policy_failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
     }
 
     /// Waits for a request of the run until it is granted or the run is cancelled.
@@ -124,7 +125,9 @@ impl Commander {
         }
         let mut splitter = self.splitter.lock();
         let assignment = splitter.assign_at(unit, begun.elapsed());
-        if self.note_failure(&splitter) {
+        self.note_failure(&splitter);
+        // The policy may have failed, or cancelled the run.
+        if self.is_stopped() {
             if let Assignment::Package(package) = &assignment {
                 splitter.give_back(package).expect("the package was just handed out");
             }
@@ -137,13 +140,13 @@ impl Commander {
         }
     }
 
-    /// Stops the run if the policy has failed, and returns whether it has.
-    fn note_failure(&self, splitter: &Splitter) -> bool {
-        let has_failed = splitter.policy().failure().is_some();
-        if has_failed && !self.has_failed.swap(true, Ordering::AcqRel) {
+    /// Stops the run if the policy has failed. Its first failure counts.
+    fn note_failure(&self, splitter: &Splitter) {
+        if let Some(cause) = splitter.policy().failure()
+            && self.failure.set(cause).is_ok()
+        {
             self.tell();
         }
-        has_failed
     }
 
     /// Wakes the units that wait in [`Commander::next`], so that they ask again.
@@ -177,10 +180,11 @@ impl Commander {
 
     /// Changes the splitter, and returns the units that were left out so far and begin now. A stopped run
     /// starts none.
-    fn change(&self, change: impl FnOnce(&mut Splitter)) -> Vec<UnitId> {
+    /// The units are called up at time `now`, or at the latest time that the splitter knows.
+    fn change(&self, now: Duration, change: impl FnOnce(&mut Splitter)) -> Vec<UnitId> {
         let mut splitter = self.splitter.lock();
         change(&mut splitter);
-        let called = if self.is_stopped() { Vec::new() } else { splitter.called_up(Duration::ZERO) };
+        let called = if self.is_stopped() { Vec::new() } else { splitter.called_up(now) };
         self.note_change(&splitter);
         drop(splitter);
         self.tell();
@@ -217,7 +221,8 @@ impl Commander {
     /// As [`complete`](Self::complete).
     #[must_use]
     pub(crate) fn ended(&self, package: &Package, computed: Computed) -> Vec<UnitId> {
-        self.change(|splitter| splitter.ended(package, computed).expect("the package is in flight"))
+        let now = computed.ended;
+        self.change(now, |splitter| splitter.ended(package, computed).expect("the package is in flight"))
     }
 
     /// Records that a package's items are computed. Returns the units that were left out so far and begin
@@ -227,20 +232,23 @@ impl Commander {
     /// When the package is not in flight. A unit completes its packages before it retires.
     #[must_use]
     pub(crate) fn complete(&self, package: &Package, computed: Computed) -> Vec<UnitId> {
-        self.change(|splitter| splitter.complete_with(package, computed).expect("the package is in flight"))
+        let now = computed.done;
+        self.change(now, |splitter| {
+            splitter.complete_with(package, computed).expect("the package is in flight");
+        })
     }
 
     /// Retires a unit: the other units get its packages and its share.
     ///
     /// Returns the units that were left out so far and begin now.
-    pub(crate) fn retire(&self, unit: UnitId) -> Vec<UnitId> {
-        self.change(|splitter| splitter.retire(unit))
+    pub(crate) fn retire(&self, unit: UnitId, now: Duration) -> Vec<UnitId> {
+        self.change(now, |splitter| splitter.retire(unit))
     }
 
     /// Leaves a unit out as [`retire`](Self::retire) does, but lets it return if the others cannot finish the
     /// work.
-    pub(crate) fn spare(&self, unit: UnitId) -> Vec<UnitId> {
-        self.change(|splitter| splitter.spare(unit))
+    pub(crate) fn spare(&self, unit: UnitId, now: Duration) -> Vec<UnitId> {
+        self.change(now, |splitter| splitter.spare(unit))
     }
 
     /// Reopens a completed package whose results were lost, so that its items are computed again.

@@ -114,7 +114,9 @@ impl Prepared {
         let units: Vec<Unit<'_>> = plan.devices.iter().enumerate().map(unit).collect();
         let runs: Vec<Mutex<UnitRun>> = units.iter().map(|_| Mutex::default()).collect();
         let threadless = Mutex::default();
-        let explores = plan.explores(*items, kernel.grain());
+        // A policy of the application's may call units up at any time.
+        let has_reserve = matches!(setup.policy, PolicySpec::Custom(_)) && opening.waited.contains(&true);
+        let explores = has_reserve || plan.explores(*items, kernel.grain());
         let rounds =
             Rounds { units: &units, runs: &runs, commander, threadless: &threadless, explores, begun };
         let given_up = run_rounds(&rounds, &setup.platform);
@@ -137,6 +139,7 @@ impl Prepared {
         let missing = commander.missing() + given_up;
         if let Some(cause) = commander.policy_failure() {
             let (kernel, policy, failures) = (name(), setup.policy.to_string(), report.failures);
+            let cause = cause.to_owned();
             return Err(RunError::PolicyFailed { kernel, policy, cause, missing, failures });
         }
         match missing {
@@ -198,7 +201,7 @@ fn run_rounds(rounds: &Rounds<'_>, platform: &Platform) -> u64 {
         known = lost;
         for unit in units.iter().filter(|unit| lost.contains(unit.device)) {
             // Units that this calls up work in the next round.
-            _ = commander.retire(unit.id);
+            _ = commander.retire(unit.id, unit.begun.elapsed());
         }
         for (unit, run) in units.iter().zip(runs) {
             given_up += take_back_lost(unit, &mut run.lock(), lost);

@@ -178,16 +178,24 @@ impl<'a> Round<'a> {
         let mut looks = every;
         self.list.lock().is_awaited = true;
         loop {
+            // A thread that the system delays still asks once, at the end.
+            let is_late = begun.elapsed() >= POLLS;
             let mut list = self.list.lock();
-            if !list.tasks.is_empty() || list.is_over || begun.elapsed() >= POLLS {
+            if !list.is_over && list.tasks.is_empty() && (is_late || begun.elapsed() >= looks) {
+                looks += every;
+                // The round must not end before the units that are called up have begun.
+                list.busy += 1;
+                drop(list);
+                let busy = Busy(self);
+                self.start(&self.of.commander.called_up(self.of.begun.elapsed()));
+                drop(busy);
+                list = self.list.lock();
+            }
+            if is_late || list.is_over || !list.tasks.is_empty() {
                 list.is_awaited = false;
                 return;
             }
             drop(list);
-            if begun.elapsed() >= looks {
-                looks += every;
-                self.start(&self.of.commander.called_up(self.of.begun.elapsed()));
-            }
             std::thread::yield_now();
         }
     }
@@ -250,7 +258,7 @@ impl Start for Round<'_> {
             if others.any(|other| self.of.commander.is_active(other)) {
                 let had_begun = self.of.runs[unit.0].lock().joined.is_some();
                 self.of.threadless.lock().push(Threadless { unit, had_begun });
-                let called = self.of.commander.spare(unit);
+                let called = self.of.commander.spare(unit, self.of.begun.elapsed());
                 self.start(&called);
             } else {
                 // No other unit is active, so the caller's thread will be free for it.
@@ -279,6 +287,7 @@ impl Drop for Busy<'_> {
 mod tests {
     use super::*;
     use crate::policy::{Dynamic, Policy, Splitter};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Otherwise a helper could take a task that gets no helper, and leave its own task undone.
     #[test]
@@ -351,11 +360,54 @@ mod tests {
         let of =
             Rounds { units, runs, commander: &commander, threadless: &threadless, explores: true, begun };
         let round = Round::new(&of);
-        // On a busy machine the polling time may end before the first query.
-        let task = std::iter::repeat_with(|| {
-            round.stand_by();
-            round.take(None)
+        round.stand_by();
+        assert_eq!(round.take(None), Some(Task::Work(UnitId(1))));
+    }
+
+    /// It is asked for units to call up, and answers when it is told to.
+    #[derive(Debug)]
+    struct Thinks(Arc<(AtomicBool, AtomicBool)>);
+
+    impl Policy for Thinks {
+        fn next(&mut self, _: UnitId, remaining: u64) -> Option<u64> {
+            Some(remaining)
+        }
+
+        fn call_up(&mut self, _: Duration) -> Vec<UnitId> {
+            self.0.0.store(true, Ordering::SeqCst);
+            while !self.0.1.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            Vec::new()
+        }
+    }
+
+    /// Otherwise a unit that is called up then waits for others whose tasks no thread does.
+    #[test]
+    fn a_round_does_not_end_while_a_helper_calls_units_up() {
+        let flags = Arc::new((AtomicBool::new(false), AtomicBool::new(false)));
+        let (is_asked, answers) = (&flags.0, &flags.1);
+        let splitter = Splitter::new(Box::new(Thinks(flags.clone())), 1, 10, 1).unwrap();
+        let (commander, threadless) = (Commander::new(splitter, None), Mutex::default());
+        let (units, runs, begun) = (&[], &[], Instant::now());
+        let of =
+            Rounds { units, runs, commander: &commander, threadless: &threadless, explores: true, begun };
+        let round = Round::new(&of);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_asked.load(Ordering::SeqCst) {
+                    round.stand_by();
+                }
+            });
+            while !is_asked.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            let main = scope.spawn(|| round.finish());
+            std::thread::sleep(Duration::from_millis(20));
+            let is_over = round.list.lock().is_over;
+            answers.store(true, Ordering::SeqCst);
+            main.join().unwrap();
+            assert!(!is_over && round.list.lock().is_over);
         });
-        assert_eq!(task.take(1000).flatten().next(), Some(Task::Work(UnitId(1))));
     }
 }

@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 /// resumes the panic instead.
 ///
 /// Dropping the handle [cancels](Self::cancel) the run and waits for its end. On a thread of the run itself,
-/// in a hook or in a kernel, dropping only cancels.
+/// in a hook, a policy or a kernel, dropping only cancels.
 #[must_use = "a run that is dropped is cancelled: wait for it, await it, or keep it"]
 pub struct Running(Arc<Shared>);
 

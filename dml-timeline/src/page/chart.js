@@ -29,6 +29,9 @@ const text = {
   whole(count) {
     return Math.round(count).toLocaleString("en-US");
   },
+  counted(count, noun) {
+    return `${text.whole(count)} ${noun}${count === 1 ? "" : "s"}`;
+  },
   percent(part) {
     const all = part * 100;
     if (all > 0 && all < 0.05) return "<0.1%";
@@ -112,7 +115,7 @@ function lanesOf(trace, summary) {
       lane.places[row] = at;
       at += height + 3;
     }
-    lane.height = Math.max(at + PAD_PX - 3 - top, lane.leftOut || lane.index === null ? 46 : 60);
+    lane.height = Math.max(at + PAD_PX - 3 - top, lane.leftOut || lane.index === null ? 46 : 78);
     top += lane.height;
   }
   shown.height = top;

@@ -51,7 +51,7 @@
     tile("Balance", summary.balance.toFixed(2), "earliest over latest end of a device; 1 is ideal", summary.balance);
     const worked = summary.devices.filter((device) => device.items > 0).length;
     tile("Packages", text.whole(trace.packages.length), `on ${worked} of ${trace.devices.length} devices`);
-    tile("Data moved", text.bytes(summary.bytes), `in ${text.whole(trace.transfers.length)} transfers`);
+    tile("Data moved", text.bytes(summary.bytes), `in ${text.counted(trace.transfers.length, "transfer")}`);
   }
 
   function showFindings() {

@@ -269,7 +269,7 @@ impl Pipeline<'_> {
         if failure.is_none() {
             return Ok(());
         }
-        let called = self.unit.commander.retire(self.unit.id);
+        let called = self.unit.commander.retire(self.unit.id, self.unit.now());
         self.starter.start(&called);
         self.run.failure = failure;
         Err(())
