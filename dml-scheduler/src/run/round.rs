@@ -15,7 +15,8 @@
 //!    a further round includes the unit. If no other unit is active, its task stays queued for the caller's
 //!    thread. A unit without a collector thread collects its own results.
 //! 5. If units may be called up soon, a helper arrives in advance and polls for a while. A helper that is
-//!    woken only for the task would be late.
+//!    woken only for the task would be late. It counts as busy while it asks who is called up, so that the
+//!    round does not end meanwhile.
 //! 6. The round lends its task list through a [`Gate`], and closes the gate when all tasks are done.
 
 use crate::base::package::UnitId;
