@@ -80,7 +80,7 @@ pub struct Trace {
     pub kernel: String,
     /// The number of items computed.
     pub items: u64,
-    /// The policy that split the work, in the notation of [`PolicySpec`](dml_scheduler::PolicySpec).
+    /// The policy that split the work, in the notation of [`PolicySpec`].
     pub policy: String,
     /// The time from the start of the run to the end of its last package.
     pub duration_ns: u64,
