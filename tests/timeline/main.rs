@@ -553,6 +553,7 @@ fn who_fails_who_is_left_out_and_who_is_called_up_is_told() {
         let device = usize::from(called.device.0);
         let told = trace.decisions.iter().find(|decision| decision.device == device).expect("it is told");
         assert_eq!((told.kind, told.at_ns), (DecisionKind::CalledUp, ns(called.at)));
+        assert!(told.reason.contains("would have finished later"), "{told:?}");
         let mut own = trace.packages.iter().filter(|package| package.device == device);
         assert!(own.all(|package| package.start_ns >= told.at_ns), "it has nothing before");
     }
