@@ -330,6 +330,8 @@ proptest! {
         let policy = PolicySpec::custom("lies", move |_| Ok(Box::new(lies.clone())));
         let report = work.coexecutor().policy(policy).run(&work.kernel, ITEMS).unwrap();
         work.assert_computed();
+        // Packages begin at work-groups of ten items.
+        prop_assert!(report.packages.iter().all(|record| record.package.start() % 10 == 0), "{report:?}");
         prop_assert_eq!(report.packages.iter().map(|record| record.package.items()).sum::<u64>(), ITEMS);
     }
 }

@@ -265,10 +265,7 @@ mod tests {
         }
         assert_eq!(names, BTreeSet::new(), "rows without a patch");
         for (name, killer) in killers {
-            let Some((folder, file)) = killer.target(&root) else { continue };
-            let is_there =
-                folder.join(format!("{file}.rs")).is_file() || folder.join(&file).join("main.rs").is_file();
-            assert!(is_there, "{name}: no tests {file}");
+            assert!(killer.is_there(&root), "{name}: there is no test {killer:?}");
         }
     }
 }

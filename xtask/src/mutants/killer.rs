@@ -53,6 +53,26 @@ impl Killer {
         file.strip_prefix(&folder).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
     }
 
+    /// Returns whether a file has the test: that of its module, or one of its integration tests.
+    #[cfg(test)]
+    pub(super) fn is_there(&self, root: &Path) -> bool {
+        let (modules, test) = self.test.rsplit_once("::").unwrap_or(("", &self.test));
+        let has_test = |path: PathBuf| {
+            std::fs::read_to_string(path).is_ok_and(|text| text.contains(&format!("fn {test}(")))
+        };
+        if let Some((folder, target)) = self.target(root) {
+            let folders = [folder.join(&target), folder.join("common")];
+            let inside = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
+            let mut files = inside.flatten().map(|entry| entry.path());
+            return test.is_empty() || has_test(folder.join(format!("{target}.rs"))) || files.any(has_test);
+        }
+        let Some(package) = self.package() else { return false };
+        let (parent, source) = (modules.trim_end_matches("tests"), root.join(package).join("src"));
+        let file = |modules: &str| source.join(modules.trim_end_matches("::").replace("::", "/"));
+        let candidates = [file(modules).with_extension("rs"), file(parent).with_extension("rs")];
+        candidates.into_iter().chain([file(parent).join("mod.rs")]).any(has_test)
+    }
+
     /// The command that runs this test alone.
     pub(super) fn command(&self, copy: &Copy) -> Command {
         if self.runner == LOOM {
