@@ -290,15 +290,20 @@ mod tests {
     use crate::policy::{Dynamic, Policy, Splitter};
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    fn of_dynamic() -> Splitter {
+        Splitter::new(Box::new(Dynamic::new(10, 1, 1).unwrap()), 1, 10, 1).unwrap()
+    }
+
+    /// Returns the data of a round whose tasks the test does itself.
+    fn without_units<'a>(commander: &'a Commander, threadless: &'a Mutex<Vec<Threadless>>) -> Rounds<'a> {
+        Rounds { units: &[], runs: &[], commander, threadless, explores: true, begun: Instant::now() }
+    }
+
     /// Otherwise a helper could take a task that gets no helper, and leave its own task undone.
     #[test]
     fn a_thread_does_first_what_it_was_called_for() {
-        let splitter = Splitter::new(Box::new(Dynamic::new(10, 1, 1).unwrap()), 1, 10, 1).unwrap();
-        let (commander, threadless) = (Commander::new(splitter, None), Mutex::default());
-        let (units, runs, begun) = (&[], &[], Instant::now());
-        let of =
-            Rounds { units, runs, commander: &commander, threadless: &threadless, explores: false, begun };
-        let round = Round::new(&of);
+        let (commander, threadless) = (Commander::new(of_dynamic(), None), Mutex::default());
+        let round = Round::new(&without_units(&commander, &threadless));
         let [work, collect, other] = [Task::Work(UnitId(0)), Task::Collect(UnitId(1)), Task::Work(UnitId(2))];
         round.list.lock().tasks.extend([work, collect, other]);
         assert_eq!(round.take(Some(collect)), Some(collect));
@@ -310,12 +315,8 @@ mod tests {
     /// A helper that stands by does the task, so no further helper is called.
     #[test]
     fn a_helper_that_stands_by_does_the_next_task() {
-        let splitter = Splitter::new(Box::new(Dynamic::new(10, 1, 1).unwrap()), 1, 10, 1).unwrap();
-        let (commander, threadless) = (Commander::new(splitter, None), Mutex::default());
-        let (units, runs, begun) = (&[], &[], Instant::now());
-        let of =
-            Rounds { units, runs, commander: &commander, threadless: &threadless, explores: true, begun };
-        let round = Round::new(&of);
+        let (commander, threadless) = (Commander::new(of_dynamic(), None), Mutex::default());
+        let round = Round::new(&without_units(&commander, &threadless));
         std::thread::scope(|scope| {
             let helper = scope.spawn(|| {
                 loop {
@@ -357,10 +358,7 @@ mod tests {
         let mut splitter = Splitter::new(Box::new(Late), 2, 10, 1).unwrap();
         splitter.bench(UnitId(1));
         let (commander, threadless) = (Commander::new(splitter, None), Mutex::default());
-        let (units, runs, begun) = (&[], &[], Instant::now());
-        let of =
-            Rounds { units, runs, commander: &commander, threadless: &threadless, explores: true, begun };
-        let round = Round::new(&of);
+        let round = Round::new(&without_units(&commander, &threadless));
         round.stand_by();
         assert_eq!(round.take(None), Some(Task::Work(UnitId(1))));
     }
@@ -390,10 +388,7 @@ mod tests {
         let (is_asked, answers) = (&flags.0, &flags.1);
         let splitter = Splitter::new(Box::new(Thinks(flags.clone())), 1, 10, 1).unwrap();
         let (commander, threadless) = (Commander::new(splitter, None), Mutex::default());
-        let (units, runs, begun) = (&[], &[], Instant::now());
-        let of =
-            Rounds { units, runs, commander: &commander, threadless: &threadless, explores: true, begun };
-        let round = Round::new(&of);
+        let round = Round::new(&without_units(&commander, &threadless));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_asked.load(Ordering::SeqCst) {

@@ -213,8 +213,8 @@ const MEASURED: usize = 5;
 /// How many items a second a device of power 1 computes.
 const ITEMS_PER_S: f64 = 20e6;
 
-/// Pits 1 to 4 unequal devices against the best of them, with every profile, from 64 items up to 64^4 in steps of 8, with what the
-/// co-executor plans and learns.
+/// Compares co-executions on 1 to 4 unequal devices with the fastest of them alone, as a co-executor plans
+/// and learns. Every profile runs with 64 to 64^4 items, in steps of 8.
 #[must_use]
 pub fn duels() -> Vec<Duel> {
     let sizes = (2..9).map(|power| 8u64.pow(power));
