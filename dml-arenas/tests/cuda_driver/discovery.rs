@@ -144,3 +144,16 @@ fn in_a_fork_the_devices_are_lost_and_the_driver_is_left_alone() {
     drop((work, gpu, pinned));
     nothing_is_left(driver);
 }
+
+/// A fork is made while other threads of the stand-in work.
+#[test]
+fn in_a_fork_the_stand_in_still_says_what_was_called() {
+    let driver = stand_in();
+    let platform = platform(&["cuda:0"]);
+    let block = super::alloc(&arena(&platform, "cuda:0"), 1000);
+    for _ in 0..200 {
+        let fence = crate::stand_in::fill(&block, 1);
+        forks::child(|| assert!(driver.made("cuMemsetD8Async") > 0)).ends_well();
+        assert_eq!(fence.wait(), Ok(1000));
+    }
+}

@@ -20,6 +20,15 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static time_t held_until;
 static struct { char name[48]; long made; int after, code, pause; } calls[CALLS];
 
+/* A fork may ask what was called: it inherits the lock free, and nobody who waits. */
+static void before_a_fork(void) { pthread_mutex_lock(&lock); }
+static void after_a_fork(void) { pthread_mutex_unlock(&lock); }
+static void in_the_fork(void) {
+    changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+    pthread_mutex_unlock(&lock);
+}
+__attribute__((constructor)) static void mind_forks(void) { pthread_atfork(before_a_fork, after_a_fork, in_the_fork); }
+
 /* Ends the process: a program has done what it must not. */
 __attribute__((format(printf, 1, 2))) static void found(const char *format, ...) {
     va_list arguments;
