@@ -302,7 +302,11 @@ fn checked(
     );
     match checked {
         Ok(checked) => Ok(checked.packages),
-        Err(CheckError::Wrong(wrong)) => Err((wrong.argument, wrong.items, wrong.byte, wrong.how)),
+        Err(CheckError::Wrong(wrong)) => {
+            let message = format!(", items {:?}: byte {} {}", wrong.items, wrong.byte, wrong.how);
+            assert!(wrong.to_string().contains(&message), "no element: {wrong}");
+            Err((wrong.argument, wrong.items, wrong.byte, wrong.how))
+        }
         Err(other) => panic!("{other}"),
     }
 }

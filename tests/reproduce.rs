@@ -77,7 +77,7 @@ fn bad_usage_is_named_and_exits_with_2() {
     }
 }
 
-/// As in the papers, and in the README's table of workloads.
+/// As in the papers, and in the table of workloads of docs/command.md.
 #[test]
 fn each_workload_is_of_the_kind_that_the_papers_say() {
     let of_kind = |kind: Kind| -> Vec<&str> {
@@ -85,9 +85,9 @@ fn each_workload_is_of_the_kind_that_the_papers_say() {
     };
     assert_eq!(of_kind(Kind::Irregular), ["mandelbrot", "ray", "rap"]);
     assert_eq!(of_kind(Kind::AllToAll), ["nbody"]);
-    let readme = include_str!("../README.md");
+    let table = include_str!("../docs/command.md");
     for workload in Workload::ALL.into_iter().filter(|workload| workload.kind() != Kind::AllToAll) {
-        let rows = readme.lines().filter(|line| line.starts_with(&format!("| `{workload}` |")));
+        let rows = table.lines().filter(|line| line.starts_with(&format!("| `{workload}` |")));
         let told: Vec<&str> = rows.filter_map(|row| row.split(" | ").last()).collect();
         assert!(told.len() == 1 && told[0].starts_with(workload.kind().name()), "{workload}: {told:?}");
     }

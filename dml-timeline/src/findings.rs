@@ -462,6 +462,10 @@ mod tests {
             "gpu waited 30% of the run for results to return (2.00 MB in one copy), without computing.";
         assert_eq!(data(0, 300_000_000).as_deref(), Some(outward));
         assert!(data(200_000_000, 300_000_000).unwrap().contains("copies) and 30% of the run for results"));
+        let of = DeviceFigures { fetching_ns: 200_000_000, ..figures("gpu", 1, 1.0) };
+        let without_copies = Trace { transfers: Vec::new(), ..trace() };
+        let waited = "gpu waited 20% of the run for input data, without computing.";
+        assert_eq!(without_copies.data(1, &of).unwrap().text, waited);
     }
 
     /// Only idle times above a tenth of the run are reported, and of these only parts above a tenth of the
