@@ -15,7 +15,7 @@ use crate::base::cancel::Cancel;
 use crate::base::package::{Package, UnitId};
 use crate::kernel::Kernel;
 use crate::model::Ran;
-use crate::plan::setup::{Chosen, Setup};
+use crate::plan::setup::Setup;
 use crate::plan::{RunPlan, chosen, decides};
 use crate::policy::{Blueprint, Log, PolicySpec, Recording};
 use crate::report::{CalledUp, DeviceReport, LeftOut, PackageRecord, Reason, Report, RunError, UnitFailure};
@@ -52,7 +52,7 @@ impl Prepared {
         cancel: Option<Arc<Cancel>>,
         asked_at: &'static Location<'static>,
     ) -> Result<Self, RunError> {
-        let devices = devices(setup, kernel)?;
+        let devices = setup.candidates(kernel)?;
         kernel.check_platform(&setup.platform)?;
         kernel.check_launchers(&setup.platform)?;
         kernel.check_items(items)?;
@@ -257,87 +257,6 @@ fn lost_with(unit: &Unit<'_>, package: &Package, packages: usize) -> UnitFailure
     let why = unit.loss().map_or_else(String::new, |loss| format!(": {loss}"));
     let message = format!("device {} was lost with the results of {packages} packages{why}", unit.name());
     unit.failure(package.clone(), message, unit.begun.elapsed())
-}
-
-/// Returns the devices of the run, after checking them and the collecting device.
-fn devices(setup: &Setup, kernel: &Kernel) -> Result<Vec<DeviceId>, RunError> {
-    let devices = match &setup.devices {
-        Chosen::Every => kernel.devices().collect(),
-        Chosen::Named(named) => named.clone(),
-        Chosen::Passed(passed) => {
-            let has_variant = |device: &DeviceId| kernel.variant_for(*device).is_some();
-            let devices: Vec<DeviceId> = passed.iter().copied().filter(has_variant).collect();
-            if devices.is_empty() {
-                let (passed, variants) =
-                    (names(setup, passed.iter().copied()), names(setup, kernel.devices()));
-                return Err(RunError::NonePassed { kernel: kernel.name().to_owned(), passed, variants });
-            }
-            devices
-        }
-    };
-    if devices.is_empty() {
-        return Err(RunError::NoDevices { kernel: kernel.name().to_owned() });
-    }
-    check_devices(&setup.platform, kernel, &devices)?;
-    check_collecting(&setup.platform, kernel, setup.collect_on)?;
-    Ok(devices)
-}
-
-/// Returns the names of devices. A device unknown to the platform is named by its number.
-fn names(setup: &Setup, devices: impl IntoIterator<Item = DeviceId>) -> Vec<String> {
-    let known = setup.platform.devices();
-    let name = |device: DeviceId| {
-        known.get(usize::from(device.0)).map_or_else(|| device.to_string(), |desc| desc.name.to_string())
-    };
-    devices.into_iter().map(name).collect()
-}
-
-/// Checks that the platform has each device, that the kernel has a variant for it, and that no device is
-/// named twice.
-fn check_devices(platform: &Platform, kernel: &Kernel, devices: &[DeviceId]) -> Result<(), RunError> {
-    let known = platform.devices();
-    check_known(platform, kernel, devices.iter().copied())?;
-    for (index, &device) in devices.iter().enumerate() {
-        let name = || known[usize::from(device.0)].name.to_string();
-        if kernel.variant_for(device).is_none() {
-            return Err(RunError::NoVariant { kernel: kernel.name().to_owned(), device: name() });
-        }
-        if devices[..index].contains(&device) {
-            return Err(RunError::DuplicateDevice { device: name() });
-        }
-    }
-    Ok(())
-}
-
-/// Checks that the platform has each device.
-fn check_known(
-    platform: &Platform,
-    kernel: &Kernel,
-    named: impl IntoIterator<Item = DeviceId>,
-) -> Result<(), RunError> {
-    let devices = platform.devices().len();
-    match named.into_iter().find(|device| usize::from(device.0) >= devices) {
-        Some(device) => Err(RunError::UnknownDevice { kernel: kernel.name().to_owned(), device, devices }),
-        None => Ok(()),
-    }
-}
-
-/// Checks that the collecting device has an arena.
-///
-/// Without this check the error would come only after items were computed.
-fn check_collecting(
-    platform: &Platform,
-    kernel: &Kernel,
-    collect_on: Option<DeviceId>,
-) -> Result<(), RunError> {
-    check_known(platform, kernel, collect_on)?;
-    match collect_on.filter(|&device| platform.home(device).is_none()) {
-        Some(device) => Err(RunError::NoArena {
-            kernel: kernel.name().to_owned(),
-            device: platform.devices()[usize::from(device.0)].name.to_string(),
-        }),
-        None => Ok(()),
-    }
 }
 
 /// The state of a run at its start.
