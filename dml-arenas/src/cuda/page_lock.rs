@@ -24,7 +24,7 @@ use std::sync::OnceLock;
 /// What registering takes, whatever the size, in nanoseconds.
 const ONCE_NS: u64 = 100_000;
 /// How much memory is registered in a second, in bytes. Together with the other figures: measured on an H200 beside 16 cores
-/// (docs/results/h200.md).
+/// (docs/results/cuda.md).
 const LOCKED_BYTES_PER_S: u64 = 16_000_000_000;
 /// The rates of the driver's copies of ordinary memory, and of locked memory, in bytes per second.
 const ORDINARY_BYTES_PER_S: u64 = 8_400_000_000;

@@ -17,7 +17,7 @@ use std::any::Any;
 /// What locking and unlocking take, whatever the size, in nanoseconds.
 const ONCE_NS: u64 = 150_000;
 /// How much memory is locked and unlocked in a second, in bytes. Together with the other figures: measured on an H200 and its
-/// driver (docs/results/opencl-gpu.md).
+/// driver (docs/results/opencl.md).
 const LOCKED_BYTES_PER_S: u64 = 22_000_000_000;
 /// The rates of transfers of ordinary memory and of locked memory, in bytes per second.
 const ORDINARY_BYTES_PER_S: u64 = 13_000_000_000;
