@@ -93,3 +93,16 @@ fn never_loses_ends_where_every_set_was_compared() {
         rows.map(|row| &row["devices"]).all(|devices| *devices == serde_json::json!(["cpu", "offload:0"]))
     );
 }
+
+#[test]
+fn the_help_has_examples_and_a_shell_completes_the_commands() {
+    let said = |arguments: &[&str]| {
+        let output = dml(&folder("help"), arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(said(&["--help"]).lines().filter(|line| line.starts_with("  dml ")).count(), 3);
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(said(&["completions", shell]).contains("never-loses"), "{shell}");
+    }
+}

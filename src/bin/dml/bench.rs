@@ -5,10 +5,16 @@
 //! devices: one after a GPU's finds other caches and sleeping cores. One round is discarded, the others give median, least and
 //! greatest time; the result of the last run of each configuration is checked.
 
-use crate::cli::{BenchOptions, SizeSpec};
+mod text;
+
+use crate::cli::{
+    AllOptions, BenchCommand, BenchFiles, BenchOptions, BenchTable, MachineOptions, NO_FILES, PerDevice,
+    SizeSpec,
+};
 use crate::energy::{self, Meter, PerRun};
 use crate::failure::{self, Failure};
 use crate::figures::{self, Figures};
+use crate::json;
 use crate::knowledge;
 use crate::last::Last;
 use crate::machine::{Machine, pinned_bytes};
@@ -18,13 +24,11 @@ use crate::offload;
 use crate::output::Unwritten;
 use crate::progress::Progress;
 use crate::replay;
-use crate::speeds;
 use crate::suite;
 use crate::timeline;
-use crate::{json, table};
 use dml::arenas::energy::{Energy, EnergyError, EnergySources};
 use dml::core::record::{Event, OPERATIONS};
-use dml::core::{DeviceId, DeviceKind, Operation, Unavailable};
+use dml::core::{DeviceId, DeviceKind, Operation};
 use dml::prelude::*;
 use dml::scheduler::metrics::Overlap;
 use dml::scheduler::{Knowledge, Report};
@@ -36,58 +40,35 @@ use std::time::{Duration, Instant};
 /// A run of so many seconds takes as long whatever ran before.
 const LONG_SECONDS: f64 = 0.05;
 
-/// Runs every workload asked for and prints its result.
-pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
-    let is_suite = options.workloads == [suite::NAME];
-    if options.no_last && !is_suite {
-        return Err(Failure::Usage(format!("--no-last means something to {} alone", suite::NAME)));
+/// Runs `dml bench`.
+pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
+    match &command.table {
+        Some(BenchTable::All(all)) => run_suite(all),
+        Some(BenchTable::NeverLoses(options)) => never_loses::run(options),
+        Some(BenchTable::Offload(options)) => offload::run(options),
+        None => run_workloads(command),
     }
-    if options.workloads.iter().any(|name| name == offload::NAME) {
-        return offload::run(options);
-    }
-    if options.workloads[0] == never_loses::NAME {
-        timeline::check_none(options, never_loses::NAME)?;
-        return never_loses::run(options);
-    }
-    let workloads = workloads(&options.workloads)?;
-    check(options, &workloads)?;
-    let machine = Machine::of(options)?;
-    let last = is_suite.then(|| Last::of(options, &machine)).flatten();
-    let Machine { platform, devices, note, link_prices, unavailable } = machine;
-    let knowledge = knowledge::of_this_machine();
-    let (mut results, mut unwritten) = (Vec::new(), Unwritten::default());
-    for workload in workloads {
-        let able = able(options, &platform, &devices, workload);
-        let prepared = prepare(options, &platform, &able, workload)?;
-        let holding = holding(&*prepared, &platform, &able)?;
-        let found = (&platform, &holding[..], &link_prices, &knowledge);
-        let bench = Bench::new(options, found, &*prepared);
-        let mut measured = bench.measure()?;
-        knowledge::save(&knowledge);
-        let is_text = !options.json && !is_suite;
-        // First, because no file is worth a result that took minutes.
-        if is_text {
-            failure::print(&text(&measured.result, note.as_deref(), &unavailable))?;
+}
+
+/// Runs workloads, and prints each result when it is known.
+fn run_workloads(command: &BenchCommand) -> Result<(), Failure> {
+    let BenchCommand { options, files, .. } = command;
+    let mut workloads = command.workloads.clone();
+    workloads.dedup();
+    check(files, &workloads)?;
+    let machine = machine(options)?;
+    let mut unwritten = Unwritten::default();
+    let results = measure_all(options, &machine, &workloads, files, |bench, mut measured| {
+        // Printed first: no file is worth a result that took minutes.
+        if !options.json {
+            failure::print(&text::result(&measured.result, machine.note.as_deref(), &machine.unavailable))?;
         }
         bench.write_files(&mut measured, &mut unwritten);
-        if is_text {
-            failure::print(&written(&measured.result))?;
+        if !options.json {
+            failure::print(&text::written(&measured.result))?;
         }
-        results.push(measured.result);
-    }
-    if is_suite {
-        let mut suite = suite::of(results);
-        let mut notes = Vec::new();
-        last.iter().for_each(|last| last.compare(&mut suite, &mut notes));
-        notes.iter().for_each(|note| eprintln!("dml: {note}"));
-        let text = || suite::text(&suite, note.as_deref(), &unavailable);
-        if options.json {
-            json::print(&suite)?
-        } else {
-            failure::print(&text())?
-        }
-        return unwritten.end();
-    }
+        Ok(measured.result)
+    })?;
     match &results[..] {
         _ if !options.json => {}
         [one] => json::print(one)?,
@@ -96,26 +77,70 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     unwritten.end()
 }
 
-fn workloads(names: &[String]) -> Result<Vec<Workload>, Failure> {
-    let mut workloads = Vec::new();
-    for name in names {
-        match name.as_str() {
-            suite::NAME => workloads.extend(Workload::ALL),
-            name => workloads.push(name.parse().map_err(Failure::usage)?),
-        }
+/// Runs the suite, and prints it beside the last one.
+fn run_suite(AllOptions { options, no_last }: &AllOptions) -> Result<(), Failure> {
+    let machine = machine(options)?;
+    let last = if *no_last { None } else { Last::of(options, &machine) };
+    let mut unwritten = Unwritten::default();
+    let results = measure_all(options, &machine, &Workload::ALL, &NO_FILES, |bench, mut measured| {
+        bench.write_files(&mut measured, &mut unwritten);
+        Ok(measured.result)
+    })?;
+    let mut suite = suite::of(results);
+    let mut notes = Vec::new();
+    last.iter().for_each(|last| last.compare(&mut suite, &mut notes));
+    notes.iter().for_each(|note| eprintln!("dml: {note}"));
+    if options.json {
+        json::print(&suite)?;
+    } else {
+        failure::print(&suite::text(&suite, machine.note.as_deref(), &machine.unavailable))?;
     }
-    workloads.dedup();
-    Ok(workloads)
+    unwritten.end()
 }
 
-fn check(options: &BenchOptions, workloads: &[Workload]) -> Result<(), Failure> {
+/// Opens the devices of the options.
+fn machine(options: &BenchOptions) -> Result<Machine, Failure> {
+    for PerDevice { device, value } in &options.powers {
+        if !(value.is_finite() && *value > 0.0) {
+            return Err(Failure::Usage(format!("power {value} of {device} is not a positive number")));
+        }
+    }
+    let machine = Machine::of(&options.machine)?;
+    machine.check_used(options.powers.iter().map(|power| &*power.device))?;
+    Ok(machine)
+}
+
+/// Measures workloads in turn, and hands each measurement over.
+fn measure_all(
+    options: &BenchOptions,
+    machine: &Machine,
+    workloads: &[Workload],
+    files: &BenchFiles,
+    mut finish: impl FnMut(&Bench<'_>, Measured) -> Result<json::Bench, Failure>,
+) -> Result<Vec<json::Bench>, Failure> {
+    let Machine { platform, devices, link_prices, .. } = machine;
+    let knowledge = knowledge::of_this_machine();
+    let measure = |&workload: &Workload| {
+        let able = able(&options.machine, platform, devices, workload);
+        let prepared = prepare(options, files, platform, &able, workload)?;
+        let holding = holding(&*prepared, platform, &able)?;
+        let found = (platform, &holding[..], link_prices, &knowledge);
+        let bench = Bench::new(options, files, found, &*prepared);
+        let measured = bench.measure()?;
+        knowledge::save(&knowledge);
+        finish(&bench, measured)
+    };
+    workloads.iter().map(measure).collect()
+}
+
+fn check(files: &BenchFiles, workloads: &[Workload]) -> Result<(), Failure> {
     let usage = |text: String| Err(Failure::Usage(text));
     if let (Some(_), Some(workload)) =
-        (&options.input, workloads.iter().find(|workload| !workload.takes_picture()))
+        (&files.input, workloads.iter().find(|workload| !workload.takes_picture()))
     {
         return usage(format!("{workload} does not take a picture: --input is for gaussian"));
     }
-    if let Some(output) = &options.output {
+    if let Some(output) = &files.output {
         if workloads.len() > 1 {
             return usage("--output names one file: give one workload".to_owned());
         }
@@ -126,13 +151,7 @@ fn check(options: &BenchOptions, workloads: &[Workload]) -> Result<(), Failure> 
             ));
         }
     }
-    timeline::check(options, workloads)?;
-    for power in &options.powers {
-        if !(power.value.is_finite() && power.value > 0.0) {
-            return usage(format!("power {} of {} is not a positive number", power.value, power.device));
-        }
-    }
-    Ok(())
+    timeline::check(files, workloads)
 }
 
 /// What a workload runs on: a platform, those of its devices that take part, what its links are priced by, what
@@ -141,7 +160,7 @@ pub(crate) type Found<'a> = (&'a Platform, &'a [DeviceId], &'a json::LinkPrices,
 
 /// The devices that a workload has a kernel for, if the options name none: who names a device that has none is told so.
 pub(crate) fn able(
-    options: &BenchOptions,
+    options: &MachineOptions,
     platform: &Platform,
     devices: &[DeviceId],
     workload: Workload,
@@ -159,7 +178,7 @@ pub(crate) fn able(
 
 /// Whether a device takes part in a workload.
 pub(crate) fn is_able(
-    options: &BenchOptions,
+    options: &MachineOptions,
     platform: &Platform,
     device: DeviceId,
     workload: Workload,
@@ -169,11 +188,12 @@ pub(crate) fn is_able(
 
 pub(crate) fn prepare(
     options: &BenchOptions,
+    files: &BenchFiles,
     platform: &Platform,
     devices: &[DeviceId],
     workload: Workload,
 ) -> Result<Box<dyn Prepared>, Failure> {
-    let input = match (&options.input, options.size) {
+    let input = match (&files.input, options.size) {
         (Some(path), _) => Input::Picture(path),
         (None, SizeSpec::Tiny) => Input::Tiny,
         (None, SizeSpec::Small) => Input::Small,
@@ -224,6 +244,7 @@ pub(crate) const LEARNING_RUNS: u32 = 4;
 /// One workload, ready to run on the devices.
 pub(crate) struct Bench<'a> {
     options: &'a BenchOptions,
+    files: &'a BenchFiles,
     platform: &'a Platform,
     devices: &'a [DeviceId],
     link_prices: &'a json::LinkPrices,
@@ -295,13 +316,18 @@ pub(crate) struct Measured {
 }
 
 impl<'a> Bench<'a> {
-    pub(crate) fn new(options: &'a BenchOptions, found: Found<'a>, prepared: &'a dyn Prepared) -> Self {
+    pub(crate) fn new(
+        options: &'a BenchOptions,
+        files: &'a BenchFiles,
+        found: Found<'a>,
+        prepared: &'a dyn Prepared,
+    ) -> Self {
         let ((platform, devices, link_prices, knowledge), workload) = (found, prepared.workload());
         let sources = options
             .powercap
             .iter()
             .fold(EnergySources::default(), |sources, folder| sources.powercap(folder));
-        Self { options, platform, devices, link_prices, knowledge, sources, workload, prepared }
+        Self { options, files, platform, devices, link_prices, knowledge, sources, workload, prepared }
     }
 
     pub(crate) fn workload(&self) -> Workload {
@@ -316,7 +342,7 @@ impl<'a> Bench<'a> {
         let first_s = self.round(&mut alone, Counts::No, &mut progress)?;
         let mut powers = self.powers_of(&first_s);
         let together = self.coexecutor(self.devices, &powers, self.options.policy.clone());
-        let together = if self.options.decisions.is_some() { together.record_decisions() } else { together };
+        let together = if self.files.decisions.is_some() { together.record_decisions() } else { together };
         let mut together = [self.turn(together, None)];
         for _ in 0..=self.learning() {
             self.round(&mut together, Counts::No, &mut progress)?;
@@ -471,7 +497,7 @@ impl<'a> Bench<'a> {
     pub(crate) fn run_once(&self, coexecutor: &Coexecutor, meter: &Meter) -> Result<Run, Failure> {
         self.prepared.reset().map_err(Failure::work)?;
         self.platform.counters().reset();
-        let recording = timeline::is_wanted(self.options).then(|| self.platform.record());
+        let recording = timeline::is_wanted(self.files).then(|| self.platform.record());
         let ((seconds, report), energy) = meter.one(|| self.work(coexecutor))?;
         let events = recording.map_or_else(Vec::new, |recording| recording.finish());
         let (operations, transfers) = (self.operations(), self.transfers());
@@ -527,19 +553,19 @@ impl<'a> Bench<'a> {
     /// Writes the picture, and what happened in the median run together where the options ask for it. The
     /// result names what was written.
     fn write_files(&self, measured: &mut Measured, unwritten: &mut Unwritten) {
-        let Self { options, workload, prepared, .. } = *self;
+        let Self { files, workload, prepared, .. } = *self;
         let Measured { result, runs } = measured;
         let alone_s: Vec<_> = result.devices.iter().map(|device| device.alone_s).collect();
         let times: Vec<_> = runs.iter().map(Run::times).collect();
         let Run { seconds, report, events, .. } = &runs[Figures::of(&alone_s, &times).median_run];
         if workload.makes_picture() && prepared.items() > 0 {
-            let path = options.output.clone().unwrap_or_else(|| timeline::picture(workload));
+            let path = files.output.clone().unwrap_or_else(|| timeline::picture(workload));
             result.picture = unwritten.name(&path, prepared.write_picture(&path).map_err(Failure::work));
         }
-        if let (Some(path), Some(decisions)) = (&options.decisions, &report.decisions) {
+        if let (Some(path), Some(decisions)) = (&files.decisions, &report.decisions) {
             result.decisions = unwritten.name(path, replay::write(path, decisions));
         }
-        [result.trace, result.html] = timeline::write(options, unwritten, || {
+        [result.trace, result.html] = timeline::write(files, unwritten, || {
             let trace = Trace::of(self.platform, report, events).map_err(Failure::work)?;
             Ok(trace
                 .labelled(workload.to_string())
@@ -566,7 +592,7 @@ impl<'a> Bench<'a> {
             workload: self.workload.to_string(),
             size: self.prepared.size().into_iter().collect(),
             policy: self.options.policy.to_string(),
-            memory: self.options.memory.name(),
+            memory: self.options.machine.memory.name(),
             pinned_bytes: pinned_bytes(self.platform),
             runs: self.options.runs,
             verified: true,
@@ -643,8 +669,14 @@ impl<'a> Bench<'a> {
     /// processor's cores. `None` for a device with units of its own.
     fn unit_limit(&self, device: &str) -> Result<Option<u32>, Failure> {
         let id = self.platform.device(device).map_err(Failure::usage)?;
-        let given =
-            self.options.limit.iter().rev().find(|limit| limit.device == device).map(|limit| limit.value);
+        let given = self
+            .options
+            .machine
+            .limit
+            .iter()
+            .rev()
+            .find(|limit| limit.device == device)
+            .map(|limit| limit.value);
         let desc = &self.platform.devices()[usize::from(id.0)];
         Ok(given.or_else(|| (desc.kind == DeviceKind::Cpu).then_some(desc.units)))
     }
@@ -658,142 +690,6 @@ impl Run {
     fn times(&self) -> figures::Times {
         figures::Times { seconds: self.seconds, balance: self.report.balance() }
     }
-}
-
-/// The result as text for people.
-fn text(result: &json::Bench, note: Option<&str>, unavailable: &[Unavailable]) -> String {
-    let mut lines = vec![heading(result)];
-    lines.extend(note.map(str::to_owned));
-    lines.extend(unavailable.iter().map(|missing| format!("unavailable: {missing}")));
-    lines.extend(link_prices(&result.link_prices, result.pinned_bytes));
-    lines.push(String::new());
-    lines.extend(device_table(result));
-    lines.push(String::new());
-    lines.extend(times(result));
-    lines.extend(energy::lines(result));
-    lines.extend(traffic(result));
-    lines.extend(outcome(result));
-    lines.push(String::new());
-    lines.join("\n")
-}
-
-/// What was measured.
-fn heading(result: &json::Bench) -> String {
-    let size: Vec<_> = result.size.iter().map(|(name, value)| format!("{value} {name}")).collect();
-    let (size, workload) = (size.join(", "), &result.workload);
-    let (policy, memory, runs) = (&result.policy, result.memory, result.runs);
-    let pinned = table::pinned(result.pinned_bytes);
-    format!("{workload}: {size}; policy {policy}; memory {memory}{pinned}; median of {runs} runs")
-}
-
-/// What the links were priced by. Those of page-locked memory are measured where it is asked for.
-fn link_prices(prices: &json::LinkPrices, pinned_bytes: Option<u64>) -> Vec<String> {
-    let command = match pinned_bytes {
-        Some(_) => "dml devices --pinned BYTES",
-        None => "dml devices",
-    };
-    let mut lines: Vec<_> = prices.notes.iter().map(|note| format!("link prices: {note}")).collect();
-    let links = prices.measured + prices.guessed;
-    match prices.measured_unix_s.map(speeds::date) {
-        Some(date) => {
-            let others = match (pinned_bytes, prices.guessed) {
-                (Some(_), 1..) => format!("; {command} measures the others"),
-                _ => String::new(),
-            };
-            lines.push(format!("link prices: {} of {links} measured, {date}{others}", prices.measured));
-        }
-        None if links > 0 => lines.push(format!("link prices: guesses; {command} measures the links")),
-        None => {}
-    }
-    lines
-}
-
-/// One row for each device, below a row of column names.
-fn device_table(result: &json::Bench) -> Vec<String> {
-    let columns = ["device", "units", "alone", "power", "packages", "items", "busy", "end"];
-    let mut rows = vec![columns.map(str::to_owned).to_vec()];
-    for device in &result.devices {
-        rows.push(vec![
-            device.name.clone(),
-            device.units.to_string(),
-            table::seconds(device.alone_s),
-            format!("{:.3}", device.power),
-            device.packages.to_string(),
-            device.items.to_string(),
-            table::seconds(device.busy_s),
-            table::seconds(device.end_s),
-        ]);
-    }
-    table::lines(&rows).into_iter().map(|line| format!("  {line}")).collect()
-}
-
-/// The time of all devices together, beside that of each alone and of the hand-written program.
-fn times(result: &json::Bench) -> Vec<String> {
-    let mut lines = vec![
-        format!(
-            "together    {} ({} to {})",
-            table::seconds(result.coexec_s),
-            table::seconds(result.coexec_min_s),
-            table::seconds(result.coexec_max_s)
-        ),
-        format!(
-            "speedup     {:.3} of {:.3}: efficiency {:.3}, balance {:.3}",
-            result.speedup, result.s_max, result.efficiency, result.balance
-        ),
-    ];
-    for (device, seconds) in &result.native_s {
-        let alone = result.devices.iter().find(|row| row.name == *device).map_or(0.0, |row| row.alone_s);
-        let (seconds, ratio) = (table::seconds(*seconds), alone / seconds);
-        lines.push(format!("by hand     {seconds} on {device}: dml takes {ratio:.3} of it"));
-    }
-    lines
-}
-
-/// What was copied, and how often each operation was carried out.
-fn traffic(result: &json::Bench) -> Vec<String> {
-    let mut lines = Vec::new();
-    for transfer in &result.transfers {
-        lines.push(format!(
-            "transfers   {} -> {}: {} in {} copies, {}",
-            transfer.from,
-            transfer.to,
-            table::bytes(transfer.bytes),
-            transfer.copies,
-            table::seconds(transfer.seconds)
-        ));
-    }
-    let json::UnderCompute { transfer_s, part, .. } = result.under_compute;
-    if let Some(part) = part {
-        let transfers = table::seconds(transfer_s);
-        lines.push(format!("overlap     {part:.3} of {transfers} with transfers lies under compute"));
-    }
-    let operations = result.operations.iter().filter(|(_, count)| **count > 0);
-    let counts: Vec<_> = operations.map(|(name, count)| format!("{count} {name}")).collect();
-    lines.push(format!("operations  {}", counts.join(", ")));
-    lines
-}
-
-/// Which units failed, and what was checked.
-fn outcome(result: &json::Bench) -> Vec<String> {
-    let mut lines = Vec::new();
-    for failure in &result.failures {
-        lines.push(format!("failed      {failure}; others finished its work"));
-    }
-    lines.push("verified    every item, each device alone and all together".to_owned());
-    lines
-}
-
-/// The files that were written, below the result, and an empty line.
-fn written(result: &json::Bench) -> String {
-    let mut lines = Vec::new();
-    lines.extend(result.picture.iter().map(|picture| format!("picture     {picture}")));
-    lines.extend(
-        result.trace.iter().map(|trace| format!("trace       {trace}, for ui.perfetto.dev and dml report")),
-    );
-    lines.extend(result.decisions.iter().map(|file| format!("decisions   {file}, for dml replay")));
-    lines.extend(result.html.iter().map(|html| format!("timeline    {html}")));
-    lines.extend([String::new(), String::new()]);
-    lines.join("\n")
 }
 
 #[cfg(test)]

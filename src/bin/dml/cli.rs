@@ -1,6 +1,7 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use dml::prelude::DiscoverOptions;
 use dml::scheduler::PolicySpec;
 use dml_workloads::prepare::Workload;
@@ -9,9 +10,16 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Keeps buffers coherent over every memory of the machine, and runs one kernel over all of its devices.
+/// What `dml --help` ends with.
+const EXAMPLES: &str = "\
+Examples:
+  dml devices                              devices, memories, links, and what is missing
+  dml bench mandelbrot --html run.html     each device alone, all together, and a timeline of it
+  dml bench all --devices cpu,cuda:0       the suite on two devices";
+
+/// Keeps buffers coherent across the memories of this machine, and runs one kernel over all of its devices.
 #[derive(Debug, Parser)]
-#[command(name = "dml", version, arg_required_else_help = true)]
+#[command(name = "dml", version, arg_required_else_help = true, after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -24,7 +32,7 @@ pub(crate) enum Command {
     /// Speeds are measured the first time, and kept in the user's cache folder.
     Devices(DevicesOptions),
     /// Co-executes a workload: each device alone, then all together; checks every result.
-    Bench(BenchOptions),
+    Bench(Box<BenchCommand>),
     /// Draws a trace of dml bench --trace as a page that a browser shows by itself.
     Report(ReportOptions),
     /// Makes the decisions of a run again, without its devices: where this version decides differently, it says so.
@@ -35,6 +43,12 @@ pub(crate) enum Command {
     Reproduce(ReproduceOptions),
     /// Shows of which kernels and devices earlier runs taught something, and forgets it.
     Knowledge(KnowledgeOptions),
+    /// Prints a completion script for a shell.
+    Completions {
+        /// The shell.
+        #[arg(value_enum)]
+        shell: Shell,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -145,97 +159,179 @@ fn bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// What `dml bench --help` says of the workloads.
+/// The list of workloads in `--help`.
 fn workloads_help() -> String {
-    format!(
-        "Workloads: {}, or all. By itself: offload, what transfers to a worker and calls of it take; never-loses, every workload \
-         (or those named after it), size and set of devices beside the best device alone",
-        Workload::ALL.map(Workload::name).join(", ")
-    )
+    format!("Workloads: {}", Workload::ALL.map(Workload::name).join(", "))
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct BenchOptions {
-    #[arg(required = true, value_name = "WORKLOAD", help = workloads_help())]
-    pub(crate) workloads: Vec<String>,
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct BenchCommand {
+    #[command(subcommand)]
+    pub(crate) table: Option<BenchTable>,
 
-    /// Devices to use, such as cpu,opencl:0; all that there are by default.
+    #[arg(required = true, value_name = "WORKLOAD", value_parser = Workload::from_str, help = workloads_help())]
+    pub(crate) workloads: Vec<Workload>,
+
+    #[command(flatten)]
+    pub(crate) options: BenchOptions,
+
+    #[command(flatten)]
+    pub(crate) files: BenchFiles,
+}
+
+/// A benchmark other than that of named workloads.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchTable {
+    /// Runs the suite: every workload, geometric means, and the change since the last suite.
+    All(AllOptions),
+    /// Compares all devices with the best one alone, for each workload, size and set of devices.
+    NeverLoses(NeverLosesOptions),
+    /// Measures transfers to a worker and calls of it, beside a copy within main memory.
+    Offload(OffloadOptions),
+}
+
+/// The devices of a benchmark, and their storage.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct MachineOptions {
+    /// Devices to use, such as cpu,opencl:0. Default: all.
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) devices: Vec<String>,
 
-    /// Caps a device's compute units: threads of cpu and offload, a sub-device of opencl. May be given once per device.
+    /// Limits a device's compute units: threads of cpu and offload, a sub-device of opencl. May be repeated.
     ///
-    /// Devices without it that compute on the processor's cores divide the rest of them evenly.
+    /// Other devices that compute on the processor's cores divide the rest of them evenly.
     #[arg(long, value_name = "DEVICE=N", value_parser = PerDevice::<u32>::from_str)]
     pub(crate) limit: Vec<PerDevice<u32>>,
 
     #[command(flatten)]
     pub(crate) workers: WorkerOptions,
 
-    /// How the work is split: calibrated, static, dynamic:N, hguided, hguided:K or hguided:K:MIN.
-    #[arg(long, default_value = "calibrated", value_parser = PolicySpec::from_str)]
-    pub(crate) policy: PolicySpec,
-
-    /// A device's relative power, instead of the one measured in this run. May be given once per device.
-    #[arg(long, value_name = "DEVICE=P", value_parser = PerDevice::<f64>::from_str)]
-    pub(crate) powers: Vec<PerDevice<f64>>,
-
-    /// tiny, small, paper, or a number: of items, for gaussian the length of the picture's edges, for matmul the rows.
-    #[arg(long, default_value = "small", value_parser = SizeSpec::from_str)]
-    pub(crate) size: SizeSpec,
-
-    /// Where the memories' storage comes from.
+    /// Storage of the memories.
     #[arg(long, default_value = "auto", value_enum)]
     pub(crate) memory: Memory,
 
     #[command(flatten)]
     pub(crate) pinned: PinnedOptions,
+}
 
-    /// Runs that count, after one that does not.
+/// What runs of workloads have in common.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct BenchOptions {
+    #[command(flatten)]
+    pub(crate) machine: MachineOptions,
+
+    /// Load-balancing policy: calibrated, static, dynamic:N, hguided, hguided:K or hguided:K:MIN.
+    #[arg(long, default_value = "calibrated", value_parser = PolicySpec::from_str)]
+    pub(crate) policy: PolicySpec,
+
+    /// A device's relative power, instead of the measured one. May be repeated.
+    #[arg(long, value_name = "DEVICE=P", value_parser = PerDevice::<f64>::from_str)]
+    pub(crate) powers: Vec<PerDevice<f64>>,
+
+    /// tiny, small, paper, or a number: items; for gaussian the edge of the picture, for matmul the rows.
+    #[arg(long, default_value = "small", value_parser = SizeSpec::from_str)]
+    pub(crate) size: SizeSpec,
+
+    /// Number of measured runs, after one warm-up run.
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: u32,
 
-    /// Of never-loses: sizes of which the best device takes longer are left out.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.3)]
-    pub(crate) longest: f64,
-
-    /// For never-loses: measures one size in so many, the first one first.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) every: u32,
-
-    /// A PNG picture to work on, where the workload takes one.
-    #[arg(long, value_name = "FILE", conflicts_with = "size")]
-    pub(crate) input: Option<PathBuf>,
-
-    /// Where the result goes as a PNG, where the workload makes one; WORKLOAD.png by default.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-
-    /// Writes what happened in the median run together: a trace that ui.perfetto.dev opens, and dml report.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) trace: Option<PathBuf>,
-
-    /// Writes the same as a page with a timeline, which a browser shows by itself.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
-
-    /// Writes what the policy decided in the median run together, and what it knew: dml replay decides it again. Of never-loses:
-    /// a folder that exists, for a file of each row's median run with nothing known.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) decisions: Option<PathBuf>,
-    /// Of all: neither compares with the suite that was measured last with these options, nor keeps this one.
-    #[arg(long)]
-    pub(crate) no_last: bool,
-
-    /// Also times the same kernel written by hand against the framework, in the same run.
+    /// Also times the same kernel written by hand against the framework.
     #[arg(long)]
     pub(crate) native: bool,
 
-    /// Where the processor's energy counters are, as Linux lays them out; /sys/class/powercap by default.
+    /// Folder of the processor's energy counters. Default: /sys/class/powercap.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) powercap: Option<PathBuf>,
 
-    /// Print one JSON object instead of a table; a list of them for several workloads.
+    /// Prints one JSON value instead of tables.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The files of a benchmark that neither reads nor writes one.
+pub(crate) static NO_FILES: BenchFiles =
+    BenchFiles { input: None, output: None, trace: None, html: None, decisions: None };
+
+/// Files that a benchmark reads and writes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct BenchFiles {
+    /// PNG picture to read, for gaussian.
+    #[arg(long, value_name = "FILE", conflicts_with = "size")]
+    pub(crate) input: Option<PathBuf>,
+
+    /// PNG picture to write. Default: WORKLOAD.png.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Writes the median run as a trace for ui.perfetto.dev and dml report.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+
+    /// Writes the median run as a page with a timeline.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+
+    /// Writes the policy's decisions in the median run, for dml replay.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) decisions: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AllOptions {
+    #[command(flatten)]
+    pub(crate) options: BenchOptions,
+
+    /// Neither compares with the last suite that had these options nor stores this one.
+    #[arg(long)]
+    pub(crate) no_last: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NeverLosesOptions {
+    /// Workloads to run. Default: all.
+    #[arg(value_name = "WORKLOAD", value_parser = Workload::from_str)]
+    pub(crate) workloads: Vec<Workload>,
+
+    #[command(flatten)]
+    pub(crate) machine: MachineOptions,
+
+    /// Number of measured rounds.
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) runs: u32,
+
+    /// Omits sizes for which the best device takes longer.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.3)]
+    pub(crate) longest: f64,
+
+    /// Measures one size in N, the first one first.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) every: u32,
+
+    /// Existing folder for the decisions of each row's median run without knowledge, for dml replay.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) decisions: Option<PathBuf>,
+
+    /// Prints one JSON object instead of tables.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OffloadOptions {
+    /// Limits the threads of the worker: offload:0=N.
+    #[arg(long, value_name = "DEVICE=N", value_parser = PerDevice::<u32>::from_str)]
+    pub(crate) limit: Vec<PerDevice<u32>>,
+
+    #[command(flatten)]
+    pub(crate) workers: WorkerOptions,
+
+    /// Number of measured rounds.
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) runs: u32,
+
+    /// Prints one JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -329,26 +425,19 @@ impl ReproduceOptions {
             TableSize::Paper => SizeSpec::Paper,
         };
         BenchOptions {
-            workloads: Workload::ALL.map(|workload| workload.to_string()).to_vec(),
-            devices: self.devices.clone(),
-            limit: self.limit.clone(),
-            workers: self.workers.clone(),
+            machine: MachineOptions {
+                devices: self.devices.clone(),
+                limit: self.limit.clone(),
+                workers: self.workers.clone(),
+                memory,
+                pinned: self.pinned,
+            },
             policy: self.policy.clone().unwrap_or_default(),
             powers: Vec::new(),
             size,
-            memory,
-            pinned: self.pinned,
             runs: self.runs.unwrap_or(runs),
-            longest: 0.0,
-            every: 1,
-            input: None,
-            output: None,
-            trace: None,
-            html: None,
-            decisions: None,
-            powercap: None,
-            no_last: false,
             native: false,
+            powercap: None,
             json: self.json,
         }
     }
@@ -527,8 +616,8 @@ mod tests {
     fn the_options_of_workers_are_those_of_discovery() {
         let options = |arguments: &[&str]| {
             let arguments = ["dml", "bench", "saxpy"].iter().chain(arguments);
-            let Command::Bench(options) = Arguments::parse_from(arguments).command else { unreachable!() };
-            format!("{:?}", options.workers.discover_options())
+            let Command::Bench(command) = Arguments::parse_from(arguments).command else { unreachable!() };
+            format!("{:?}", command.options.machine.workers.discover_options())
         };
         let plain = DiscoverOptions::default;
         assert_eq!(options(&[]), format!("{:?}", plain()));

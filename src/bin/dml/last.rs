@@ -6,7 +6,7 @@
 //! The version of the program is none of the options: how much it changed the times is the question.
 
 use crate::cache;
-use crate::cli::{BenchOptions, PerDevice};
+use crate::cli::{BenchOptions, MachineOptions, PerDevice};
 use crate::json;
 use crate::machine::Machine;
 use serde::{Deserialize, Serialize};
@@ -52,10 +52,9 @@ pub(crate) struct Last {
 }
 
 impl Last {
-    /// The file of this machine; `None` if there is no cache folder, or the options do without.
+    /// Opens the file of this machine; `None` if there is no cache folder.
     pub(crate) fn of(options: &BenchOptions, machine: &Machine) -> Option<Self> {
-        let file = (!options.no_last).then(|| cache::file("suites", "json")).flatten()?;
-        Some(Self { file, options: described(options, &devices(machine)) })
+        Some(Self { file: cache::file("suites", "json")?, options: described(options, &devices(machine)) })
     }
 
     /// Compares with the suite that was measured last, and keeps this one in its place. What cannot be read or kept
@@ -148,7 +147,8 @@ fn devices(machine: &Machine) -> Vec<String> {
 
 /// What the times depend on beside the machine, for people who read the file, too.
 fn described(options: &BenchOptions, devices: &[String]) -> String {
-    let BenchOptions { policy, powers, size, memory, pinned, runs, native, workers, .. } = options;
+    let BenchOptions { machine, policy, powers, size, runs, native, .. } = options;
+    let MachineOptions { memory, pinned, workers, .. } = machine;
     let power = |PerDevice { device, value }: &PerDevice<f64>| format!("{device}={value}");
     let powers = powers.iter().map(power).collect::<Vec<_>>().join(",");
     let pins = workers.pin.iter().map(|pin| format!("{}={:?}", pin.device, pin.value.0));
@@ -241,9 +241,12 @@ mod tests {
     #[test]
     fn other_options_are_another_suite() {
         let of = |arguments: &[&str], devices: &[&str]| {
-            let arguments = ["dml", "bench", "all"].iter().chain(arguments);
-            let Command::Bench(options) = Arguments::parse_from(arguments).command else { unreachable!() };
-            described(&options, &devices.iter().map(|device| (*device).to_owned()).collect::<Vec<_>>())
+            let arguments = ["dml", "bench", "saxpy"].iter().chain(arguments);
+            let Command::Bench(command) = Arguments::parse_from(arguments).command else { unreachable!() };
+            described(
+                &command.options,
+                &devices.iter().map(|device| (*device).to_owned()).collect::<Vec<_>>(),
+            )
         };
         let all = [
             of(&[], &["cpu"]),

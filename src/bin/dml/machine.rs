@@ -1,6 +1,6 @@
 //! The devices a benchmark uses, and how those on the same cores share them.
 
-use crate::cli::{BenchOptions, Memory};
+use crate::cli::{MachineOptions, Memory};
 use crate::failure::Failure;
 use crate::json;
 use crate::speeds::Cache;
@@ -25,7 +25,7 @@ impl Machine {
     ///
     /// # Errors
     /// Devices and limits that cannot be had.
-    pub(crate) fn of(options: &BenchOptions) -> Result<Self, Failure> {
+    pub(crate) fn of(options: &MachineOptions) -> Result<Self, Failure> {
         let cache = Cache::open();
         let mut wanted = options.workers.discover_options().calibration(cache.source());
         if !options.devices.is_empty() {
@@ -88,15 +88,18 @@ impl Machine {
             .iter()
             .map(|name| platform.device(name).map_err(Failure::usage))
             .collect::<Result<_, _>>()?;
-        let powered = options.powers.iter().map(|power| &power.device);
-        for name in powered.chain(options.limit.iter().map(|limit| &limit.device)) {
-            if !names.contains(name) {
-                let used = names.join(", ");
-                return Err(Failure::Usage(format!("device {name} is not among those to be used: {used}")));
-            }
-        }
         let link_prices = link_prices(cache, &platform);
-        Ok(Self { platform, devices, note, link_prices, unavailable })
+        let machine = Self { platform, devices, note, link_prices, unavailable };
+        machine.check_used(options.limit.iter().map(|limit| &*limit.device))?;
+        Ok(machine)
+    }
+
+    /// Checks that each of the named devices is used.
+    pub(crate) fn check_used<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
+        let used = || self.devices.iter().map(|device| &*self.platform.devices()[usize::from(device.0)].name);
+        let Some(name) = names.find(|name| used().all(|used| used != *name)) else { return Ok(()) };
+        let used = used().collect::<Vec<_>>().join(", ");
+        Err(Failure::Usage(format!("device {name} is not used; the devices are {used}")))
     }
 }
 
@@ -218,7 +221,7 @@ fn cores() -> u32 {
 /// A device that computes on the processor's cores, and the limit it was given.
 type OnCores = (String, Option<u32>);
 
-fn on_cores(platform: &Platform, names: &[String], options: &BenchOptions) -> Vec<OnCores> {
+fn on_cores(platform: &Platform, names: &[String], options: &MachineOptions) -> Vec<OnCores> {
     let is_on_cores = |name: &&String| {
         let device = platform.devices().iter().find(|device| *device.name == ***name);
         device.is_some_and(|device| device.kind == DeviceKind::Cpu)
@@ -227,7 +230,7 @@ fn on_cores(platform: &Platform, names: &[String], options: &BenchOptions) -> Ve
 }
 
 /// The units that the options leave to a device, if they say so.
-fn limit_of(name: &str, options: &BenchOptions) -> Option<u32> {
+fn limit_of(name: &str, options: &MachineOptions) -> Option<u32> {
     let limit = options.limit.iter().rev().find(|limit| limit.device == name).map(|limit| limit.value);
     // Threads on cores of their own are limited by these.
     let pins = options.workers.pin.iter().rev().find(|pin| pin.device == name);
@@ -304,10 +307,10 @@ mod tests {
         Some((shares.given.iter().map(|(_, units)| *units).collect(), shares.left_out.len()))
     }
 
-    fn options(arguments: &[&str]) -> BenchOptions {
+    fn options(arguments: &[&str]) -> MachineOptions {
         let arguments = ["dml", "bench", "saxpy"].iter().chain(arguments);
-        let Command::Bench(options) = Arguments::parse_from(arguments).command else { unreachable!() };
-        options
+        let Command::Bench(command) = Arguments::parse_from(arguments).command else { unreachable!() };
+        command.options.machine
     }
 
     /// The processor, a memory of this kind, and what is missing.

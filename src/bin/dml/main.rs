@@ -27,7 +27,8 @@ mod suite;
 mod table;
 mod timeline;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use clap_complete::Shell;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         cli::Command::Replay(options) => replay::run(options),
         cli::Command::Reproduce(options) => reproduce::run(options),
         cli::Command::Knowledge(options) => knowledge::run(options),
+        cli::Command::Completions { shell } => completions(*shell),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -50,4 +52,10 @@ fn main() -> ExitCode {
             failure.exit_code()
         }
     }
+}
+
+fn completions(shell: Shell) -> Result<(), failure::Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut cli::Arguments::command(), "dml", &mut script);
+    failure::print(&String::from_utf8_lossy(&script))
 }

@@ -5,7 +5,7 @@
 //! a GPU's finds other caches and sleeping cores. The median of the rounds' ratios counts.
 
 use crate::bench::{able, holding};
-use crate::cli::BenchOptions;
+use crate::cli::NeverLosesOptions;
 use crate::failure::{self, Failure};
 use crate::machine::Machine;
 use crate::output::Unwritten;
@@ -17,9 +17,6 @@ use dml::scheduler::policy::Recording;
 use dml::scheduler::{Knowledge, Report, metrics};
 use dml_workloads::prepare::{Input, PrepareError, Prepared, Workload};
 use std::time::Instant;
-
-/// What the benchmark is called among the workloads.
-pub(crate) const NAME: &str = "never-loses";
 
 /// How often a set runs before it counts as one that has learned.
 const TRAINING: u32 = 12;
@@ -52,28 +49,25 @@ impl Limit {
 }
 
 /// Measures and prints.
-pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
-    let workloads: Vec<Workload> = match &options.workloads[1..] {
-        [] => Workload::ALL.to_vec(),
-        names => names.iter().map(|name| name.parse().map_err(Failure::usage)).collect::<Result<_, _>>()?,
-    };
+pub(crate) fn run(options: &NeverLosesOptions) -> Result<(), Failure> {
+    let workloads: &[Workload] =
+        if options.workloads.is_empty() { &Workload::ALL } else { &options.workloads };
     if let Some(folder) = options.decisions.as_deref().filter(|folder| !folder.is_dir()) {
-        return Err(Failure::Usage(format!(
-            "--decisions {}: {NAME} needs a folder that exists",
-            folder.display()
-        )));
+        return Err(Failure::Usage(format!("--decisions {}: no such folder", folder.display())));
     }
-    let machine = Machine::of(options)?;
+    let machine = Machine::of(&options.machine)?;
     if machine.devices.len() < 2 {
-        return Err(Failure::Usage(format!("{NAME} needs two devices; there is one")));
+        return Err(Failure::Usage(
+            "never-loses compares devices: it needs two, and there is one".to_owned(),
+        ));
     }
     let (mut rows, mut unwritten) = (Vec::new(), Unwritten::default());
     if !options.json {
         failure::print(&heading(machine.note.as_deref()))?;
     }
     let mut turn = 0;
-    for workload in workloads {
-        let devices = &able(options, &machine.platform, &machine.devices, workload);
+    for &workload in workloads {
+        let devices = &able(&options.machine, &machine.platform, &machine.devices, workload);
         let mut smaller: Vec<Box<dyn Prepared>> = Vec::new();
         for size in sizes(workload) {
             let input = Input::Size(size);
@@ -134,7 +128,7 @@ fn sizes(workload: Workload) -> Vec<u64> {
 
 /// One workload at one size.
 struct Bench<'a> {
-    options: &'a BenchOptions,
+    options: &'a NeverLosesOptions,
     machine: &'a Machine,
     /// Those of the machine that have a kernel of the workload.
     devices: &'a [DeviceId],
@@ -383,7 +377,7 @@ fn summary(result: &json::NeverLoses) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Arguments, Command};
+    use crate::cli::{Arguments, BenchTable, Command};
     use clap::Parser;
 
     /// Whoever takes more than twenty times as long as the best is not run again.
@@ -407,9 +401,11 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("dml-decided-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("the folder of temporary files");
         let shown = folder.display().to_string();
-        let arguments = ["dml", "bench", NAME, "--devices", "cpu", "--limit", "cpu=1", "--decisions", &shown];
-        let Command::Bench(options) = Arguments::parse_from(arguments).command else { unreachable!() };
-        let Ok(machine) = Machine::of(&options) else { panic!("there is a processor") };
+        let arguments =
+            ["dml", "bench", "never-loses", "--devices", "cpu", "--limit", "cpu=1", "--decisions", &shown];
+        let Command::Bench(command) = Arguments::parse_from(arguments).command else { unreachable!() };
+        let Some(BenchTable::NeverLoses(options)) = command.table else { unreachable!() };
+        let Ok(machine) = Machine::of(&options.machine) else { panic!("there is a processor") };
         let (workload, devices) = (Workload::Saxpy, &machine.devices[..]);
         let prepared = workload.prepare(&machine.platform, devices, &Input::Size(100)).expect("it is small");
         let bench = Bench {

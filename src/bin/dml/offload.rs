@@ -1,12 +1,9 @@
 //! `dml bench offload`: what moving bytes to a worker and calling it takes, beside a copy within main memory.
 
-use crate::cli::{BenchOptions, Memory, SizeSpec};
+use crate::cli::OffloadOptions;
 use crate::failure::{self, Failure};
 use crate::{json, table};
-use dml::scheduler::PolicySpec;
 
-/// What the benchmark is called among the workloads.
-pub(crate) const NAME: &str = "offload";
 /// The worker's function that does nothing.
 #[cfg_attr(
     not(all(feature = "offload", target_os = "linux")),
@@ -15,40 +12,13 @@ pub(crate) const NAME: &str = "offload";
 pub(crate) const EMPTY: &str = "empty";
 
 /// Measures and prints.
-pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
-    if options.workloads.len() > 1 {
-        return Err(Failure::Usage(format!("{NAME} is a benchmark by itself: give it alone")));
-    }
-    check(options)?;
+pub(crate) fn run(options: &OffloadOptions) -> Result<(), Failure> {
     let result = measure(options)?;
     if options.json { json::print(&result) } else { failure::print(&text(&result)) }
 }
 
-/// Refuses what the benchmark has no use for.
-fn check(options: &BenchOptions) -> Result<(), Failure> {
-    let given = [
-        ("--devices", options.devices.iter().any(|device| device != "offload:0")),
-        ("--policy", options.policy != PolicySpec::default()),
-        ("--powers", !options.powers.is_empty()),
-        ("--memory", options.memory != Memory::Auto),
-        ("--pinned", options.pinned.pinned.is_some()),
-        ("--size", options.size != SizeSpec::Small),
-        ("--input", options.input.is_some()),
-        ("--output", options.output.is_some()),
-        ("--trace", options.trace.is_some()),
-        ("--html", options.html.is_some()),
-        ("--decisions", options.decisions.is_some()),
-        ("--powercap", options.powercap.is_some()),
-        ("--native", options.native),
-    ];
-    match given.iter().find(|(_, is_given)| *is_given) {
-        Some((option, _)) => Err(Failure::Usage(format!("{option} means nothing to {NAME}"))),
-        None => Ok(()),
-    }
-}
-
 #[cfg(not(all(feature = "offload", target_os = "linux")))]
-fn measure(_options: &BenchOptions) -> Result<json::Offload, Failure> {
+fn measure(_options: &OffloadOptions) -> Result<json::Offload, Failure> {
     Err(Failure::Usage("this program has no workers: they need Linux and the feature `offload`".to_owned()))
 }
 
@@ -58,7 +28,7 @@ use with_workers::measure;
 #[cfg(all(feature = "offload", target_os = "linux"))]
 mod with_workers {
     use super::{EMPTY, json};
-    use crate::cli::BenchOptions;
+    use crate::cli::OffloadOptions;
     use crate::failure::Failure;
     use dml::arenas::offload::{OffloadArena, OffloadDevice, WorkerOptions};
     use dml::core::{Arena, Fence, HostMemory, OwnBlock, Span, TransferError};
@@ -77,7 +47,7 @@ mod with_workers {
     const SHORT_PER_RUN: u32 = 100;
 
     /// Times each thing in turn, so that all meet the same weather; medians count.
-    pub(super) fn measure(options: &BenchOptions) -> Result<json::Offload, Failure> {
+    pub(super) fn measure(options: &OffloadOptions) -> Result<json::Offload, Failure> {
         let mut wanted = options.workers.discover_options().only([DEVICE]);
         for limit in &options.limit {
             wanted = wanted.limit(&limit.device, limit.value);
@@ -247,26 +217,6 @@ fn text(result: &json::Offload) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Arguments, Command};
-    use clap::Parser;
-
-    #[test]
-    fn the_worker_may_be_named_and_no_other_device() {
-        let check = |arguments: &[&str]| {
-            let arguments = ["dml", "bench", NAME].iter().chain(arguments);
-            let Command::Bench(options) = Arguments::parse_from(arguments).command else { unreachable!() };
-            check(&options).map_err(|failure| failure.to_string())
-        };
-        assert_eq!([check(&[]), check(&["--devices", "offload:0"])], [Ok(()), Ok(())]);
-        for (arguments, option) in [
-            (["--devices", "cpu"], "--devices"),
-            (["--devices", "offload:0,offload:1"], "--devices"),
-            (["--policy", "static"], "--policy"),
-            (["--size", "tiny"], "--size"),
-        ] {
-            assert_eq!(check(&arguments), Err(format!("{option} means nothing to offload")));
-        }
-    }
 
     /// Every figure of the text stands where its name is. No two figures of the result are equal.
     #[test]

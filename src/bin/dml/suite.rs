@@ -3,9 +3,6 @@
 use crate::{energy, json, speeds, table};
 use dml::core::Unavailable;
 
-/// What the suite is called among the workloads.
-pub(crate) const NAME: &str = "all";
-
 /// The results with their means.
 pub(crate) fn of(workloads: Vec<json::Bench>) -> json::Suite {
     let means = means_of(&workloads.iter().collect::<Vec<_>>());

@@ -1,6 +1,6 @@
 //! `dml report`, and what `dml bench` writes of a run: a trace, and the page that shows it.
 
-use crate::cli::{BenchOptions, ReportOptions};
+use crate::cli::{BenchFiles, ReportOptions};
 use crate::failure::{self, Failure};
 use crate::json;
 use crate::output::{self, Unwritten};
@@ -57,27 +57,27 @@ fn printable(text: &str) -> String {
 }
 
 /// Whether the runs are to be recorded.
-pub(crate) fn is_wanted(options: &BenchOptions) -> bool {
-    options.trace.is_some() || options.html.is_some()
+pub(crate) fn is_wanted(files: &BenchFiles) -> bool {
+    files.trace.is_some() || files.html.is_some()
 }
 
 /// Checks that each of the files that a bench reads and writes is one thing.
-pub(crate) fn check(options: &BenchOptions, workloads: &[Workload]) -> Result<(), Failure> {
+pub(crate) fn check(files: &BenchFiles, workloads: &[Workload]) -> Result<(), Failure> {
     let named = [
-        ("--trace", &options.trace),
-        ("--html", &options.html),
-        ("--decisions", &options.decisions),
-        ("--output", &options.output),
+        ("--trace", &files.trace),
+        ("--html", &files.html),
+        ("--decisions", &files.decisions),
+        ("--output", &files.output),
     ];
     let named = named.iter().filter_map(|(option, path)| Some((*option, path.as_deref()?)));
     let mut outputs: Vec<(&str, &Path)> = named.collect();
     if let ([(option, _), ..], 2..) = (&outputs[..], workloads.len()) {
         return Err(Failure::Usage(format!("{option} names one file: give one workload")));
     }
-    let drawing = workloads.iter().filter(|workload| options.output.is_none() && workload.makes_picture());
+    let drawing = workloads.iter().filter(|workload| files.output.is_none() && workload.makes_picture());
     let pictures: Vec<PathBuf> = drawing.map(|workload| picture(*workload)).collect();
     outputs.extend(pictures.iter().map(|path| ("the picture (see --output)", &**path)));
-    let inputs: Vec<(&str, &Path)> = options.input.iter().map(|path| ("--input", &**path)).collect();
+    let inputs: Vec<(&str, &Path)> = files.input.iter().map(|path| ("--input", &**path)).collect();
     output::check(&inputs, &outputs)
 }
 
@@ -86,27 +86,14 @@ pub(crate) fn picture(workload: Workload) -> PathBuf {
     PathBuf::from(format!("{workload}.png"))
 }
 
-/// Checks that no timeline is asked for, and no counters are named, of what has none.
-pub(crate) fn check_none(options: &BenchOptions, name: &str) -> Result<(), Failure> {
-    let given = [
-        ("--trace", options.trace.is_some()),
-        ("--html", options.html.is_some()),
-        ("--powercap", options.powercap.is_some()),
-    ];
-    match given.iter().find(|(_, is_given)| *is_given) {
-        Some((option, _)) => Err(Failure::Usage(format!("{option} means nothing to {name}"))),
-        None => Ok(()),
-    }
-}
-
 /// Writes the files that the options ask for. Returns the names of the trace and of the page, where they
 /// are written.
 pub(crate) fn write(
-    options: &BenchOptions,
+    files: &BenchFiles,
     unwritten: &mut Unwritten,
     trace: impl FnOnce() -> Result<Trace, Failure>,
 ) -> [Option<String>; 2] {
-    if !is_wanted(options) {
+    if !is_wanted(files) {
         return [None, None];
     }
     let trace = match trace() {
@@ -117,8 +104,8 @@ pub(crate) fn write(
         }
     };
     let write_trace = |path: &Path| output::write(path, "trace", |file| trace.write_perfetto(file));
-    let perfetto = options.trace.as_deref().and_then(|path| unwritten.name(path, write_trace(path)));
-    let html = options.html.as_deref().and_then(|path| unwritten.name(path, write_page(&trace, path)));
+    let perfetto = files.trace.as_deref().and_then(|path| unwritten.name(path, write_trace(path)));
+    let html = files.html.as_deref().and_then(|path| unwritten.name(path, write_page(&trace, path)));
     [perfetto, html]
 }
 

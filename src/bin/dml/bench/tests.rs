@@ -78,16 +78,18 @@ impl Prepared for Counted {
 fn with_bench<R>(wrong_check: u32, more: &[&str], act: impl FnOnce(&Bench<'_>, &Counted) -> R) -> R {
     let arguments = ["dml", "bench", "vecadd", "--size", "100", "--runs", "3"];
     let arguments = Arguments::parse_from(arguments.iter().chain(more));
-    let Command::Bench(options) = arguments.command else { unreachable!() };
+    let Command::Bench(command) = arguments.command else { unreachable!() };
+    let BenchCommand { options, files, .. } = *command;
     let only = DiscoverOptions::default().only(["cpu"]).limit("cpu", 1);
     let platform = Platform::builder().discover_with(&only).expect("a processor").build().expect("sound");
     let devices = [platform.device("cpu").expect("a processor")];
     let link_prices = json::LinkPrices { measured: 0, guessed: 0, measured_unix_s: None, notes: Vec::new() };
     let workload = Workload::Vecadd;
-    let inner = prepare(&options, &platform, &devices, workload).expect("a small problem");
+    let inner = prepare(&options, &files, &platform, &devices, workload).expect("a small problem");
     let prepared = Counted::new(inner, wrong_check);
     let bench = Bench {
         options: &options,
+        files: &files,
         platform: &platform,
         devices: &devices,
         link_prices: &link_prices,
@@ -269,7 +271,8 @@ fn with_two<R>(more: &[&str], act: impl FnOnce(&Bench<'_>, &Empty) -> R) -> R {
 fn with_two_of_which<R>(second_fails: bool, more: &[&str], act: impl FnOnce(&Bench<'_>, &Empty) -> R) -> R {
     let arguments = ["dml", "bench", "vecadd", "--runs", "3"];
     let arguments = Arguments::parse_from(arguments.iter().chain(more));
-    let Command::Bench(options) = arguments.command else { unreachable!() };
+    let Command::Bench(command) = arguments.command else { unreachable!() };
+    let BenchCommand { options, files, .. } = *command;
     let mut builder = Platform::builder();
     let cpu = builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
     let other = builder.add_device(DeviceDesc::new("other", DeviceKind::Cpu).with_units(3));
@@ -288,6 +291,7 @@ fn with_two_of_which<R>(second_fails: bool, more: &[&str], act: impl FnOnce(&Ben
     let link_prices = json::LinkPrices { measured: 0, guessed: 0, measured_unix_s: None, notes: Vec::new() };
     let bench = Bench {
         options: &options,
+        files: &files,
         platform: &platform,
         devices: &[cpu, other],
         link_prices: &link_prices,
@@ -376,7 +380,7 @@ fn devices_without_a_kernel_are_left_out_unless_they_are_named() {
     let able = |more: &[&str]| {
         with_two(more, |bench, _| {
             let all = [0, 1, 2].map(DeviceId);
-            able(bench.options, bench.platform, &all, Workload::Vecadd)
+            able(&bench.options.machine, bench.platform, &all, Workload::Vecadd)
         })
     };
     assert_eq!(able(&[]), [0, 1].map(DeviceId));
@@ -387,7 +391,7 @@ fn devices_without_a_kernel_are_left_out_unless_they_are_named() {
 fn what_links_are_priced_by_is_said_where_there_are_links() {
     let with = |pinned_bytes, measured, guessed, measured_unix_s| {
         let notes = vec!["a note".to_owned()];
-        link_prices(&json::LinkPrices { measured, guessed, measured_unix_s, notes }, pinned_bytes)
+        text::link_prices(&json::LinkPrices { measured, guessed, measured_unix_s, notes }, pinned_bytes)
     };
     let told = |measured, guessed, measured_unix_s| with(None, measured, guessed, measured_unix_s);
     assert_eq!(told(0, 0, None), ["link prices: a note"]);
@@ -491,7 +495,7 @@ fn the_text_shows_each_figure_under_its_name() {
         html: None,
         decisions: Some("a.decisions".to_owned()),
     };
-    let text = text(&result, Some("a note"), &[]) + &written(&result);
+    let text = text::result(&result, Some("a note"), &[]) + &text::written(&result);
     let shown: Vec<String> =
         text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     let expected = [

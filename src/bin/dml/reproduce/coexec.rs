@@ -2,7 +2,7 @@
 
 use super::{chart, give, published};
 use crate::bench::{self, Bench, able};
-use crate::cli::{Memory, ReproduceOptions, TableSize};
+use crate::cli::{Memory, NO_FILES, ReproduceOptions, TableSize};
 use crate::failure::Failure;
 use crate::knowledge;
 use crate::machine::Machine;
@@ -17,15 +17,18 @@ const RUNS: u32 = 9;
 /// Measures and prints.
 pub(super) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     let of_suite = options.of_suite(options.memory.unwrap_or(Memory::Auto), RUNS);
-    let machine = Machine::of(&of_suite)?;
+    let machine = Machine::of(&of_suite.machine)?;
     let knowledge = knowledge::of_this_machine();
     let mut rows = Vec::new();
     for workload in Workload::ALL {
-        let devices = able(&of_suite, &machine.platform, &machine.devices, workload);
-        let prepared = bench::prepare(&of_suite, &machine.platform, &devices, workload)?;
+        let devices = able(&of_suite.machine, &machine.platform, &machine.devices, workload);
+        let prepared = bench::prepare(&of_suite, &NO_FILES, &machine.platform, &devices, workload)?;
         let devices = bench::holding(&*prepared, &machine.platform, &devices)?;
         let found = (&machine.platform, &devices[..], &machine.link_prices, &knowledge);
-        rows.push(row(workload.kind(), Bench::new(&of_suite, found, &*prepared).measure()?.result));
+        rows.push(row(
+            workload.kind(),
+            Bench::new(&of_suite, &NO_FILES, found, &*prepared).measure()?.result,
+        ));
         knowledge::save(&knowledge);
     }
     let result = table(options, of_suite.runs, rows);

@@ -5,7 +5,7 @@
 
 use super::{give, published};
 use crate::bench::{self, Bench, Run, able, is_able};
-use crate::cli::{BenchOptions, Memory, ReproduceOptions, TableSize};
+use crate::cli::{BenchOptions, Memory, NO_FILES, ReproduceOptions, TableSize};
 use crate::failure::Failure;
 use crate::figures::median;
 use crate::machine::Machine;
@@ -88,7 +88,7 @@ fn configurations(options: &ReproduceOptions) -> Result<(Vec<Configuration>, Opt
 impl Configuration {
     fn open(options: &ReproduceOptions, memory: Memory) -> Result<Self, Failure> {
         let options = options.of_suite(memory, RUNS);
-        let machine = Machine::of(&options)?;
+        let machine = Machine::of(&options.machine)?;
         // What is known of copies says nothing of shared storage.
         Ok(Self { memory, options, machine, knowledge: Knowledge::new() })
     }
@@ -96,7 +96,8 @@ impl Configuration {
     /// How many devices a workload is timed on alone: those that take part, where their powers are asked for.
     fn timed_alone(&self, workload: Workload) -> usize {
         let Self { options, machine, .. } = self;
-        let takes_part = |device: &&DeviceId| is_able(options, &machine.platform, **device, workload);
+        let takes_part =
+            |device: &&DeviceId| is_able(&options.machine, &machine.platform, **device, workload);
         match options.policy {
             PolicySpec::Calibrated => 0,
             _ => machine.devices.iter().filter(takes_part).count(),
@@ -121,11 +122,12 @@ fn measure(
     progress: &mut Progress,
 ) -> Result<json::MemoryRow, Failure> {
     let auto = configurations.last().expect("two can always be had");
-    let mut names = auto.names(&able(&auto.options, &auto.machine.platform, &auto.machine.devices, workload));
+    let mut names =
+        auto.names(&able(&auto.options.machine, &auto.machine.platform, &auto.machine.devices, workload));
     let mut prepared: Vec<Box<dyn Prepared>> = Vec::new();
     for one in configurations {
         let (platform, devices) = (&one.machine.platform, one.devices(&names)?);
-        let this = bench::prepare(&one.options, platform, &devices, workload)?;
+        let this = bench::prepare(&one.options, &NO_FILES, platform, &devices, workload)?;
         // What one kind of memory cannot hold is not compared.
         let held = one.names(&bench::holding(&*this, platform, &devices)?);
         prepared.push(this);
@@ -144,7 +146,7 @@ fn measure(
         .zip(&prepared)
         .map(|((one, devices), prepared)| {
             let found = (&one.machine.platform, &devices[..], &one.machine.link_prices, &one.knowledge);
-            Bench::new(&one.options, found, &**prepared)
+            Bench::new(&one.options, &NO_FILES, found, &**prepared)
         })
         .collect();
     let runs = paired(configurations, &benches, &devices, progress)?;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::bench::tests::Counted;
-use crate::cli::{Arguments, Command};
+use crate::cli::{Arguments, Command, NO_FILES};
 use clap::Parser;
 
 /// Vecadd on the processor with copies and with the planner's choice, in two rounds that count: the runs of both, and how often
@@ -16,14 +16,16 @@ fn paired_under(policy: &str) -> (Vec<Vec<Run>>, Vec<u32>) {
     let devices: Vec<Vec<DeviceId>> = configurations.iter().map(|one| one.machine.devices.clone()).collect();
     let each = || configurations.iter().zip(&devices);
     let prepared: Vec<Counted> = each()
-        .map(|(one, devices)| bench::prepare(&one.options, &one.machine.platform, devices, workload))
+        .map(|(one, devices)| {
+            bench::prepare(&one.options, &NO_FILES, &one.machine.platform, devices, workload)
+        })
         .map(|prepared| Counted::new(prepared.expect("a small problem"), 0))
         .collect();
     let benches: Vec<Bench<'_>> = each()
         .zip(&prepared)
         .map(|((one, devices), prepared)| {
             let found = (&one.machine.platform, &devices[..], &one.machine.link_prices, &one.knowledge);
-            Bench::new(&one.options, found, prepared)
+            Bench::new(&one.options, &NO_FILES, found, prepared)
         })
         .collect();
     let alone = configurations[1].timed_alone(workload) as u64;
