@@ -1,12 +1,12 @@
-//! `cargo xtask loom`, `tsan` and `asan`: one thin function for each checker that needs a build of its own.
+//! `cargo xtask loom`, `tsan` and `asan`: the checkers that need separate builds.
 //!
-//! | checker | sees | runs |
+//! | checker | detects | runs |
 //! |---|---|---|
-//! | loom | every interleaving and memory order of a small model | `tests/loom`, compiled to nothing elsewhere |
-//! | ThreadSanitizer | the data races of the runs it watches | the targets in [`THREADED_TESTS`] |
-//! | AddressSanitizer | use after free, overruns | the unit tests of every crate, and the targets in [`HOSTILE_TESTS`] |
+//! | loom | errors in any interleaving and memory order of a small model | `tests/loom` (`--cfg dml_loom`) |
+//! | ThreadSanitizer | data races in the observed executions | the targets in [`THREADED_TESTS`] |
+//! | AddressSanitizer | use after free, overruns | all unit tests, and the targets in [`HOSTILE_TESTS`] |
 //!
-//! Each builds into a folder of its own under the target folder, so that switching between them rebuilds nothing.
+//! Each builds into its own folder under the target folder, so that switching between them rebuilds nothing.
 
 use crate::Failure;
 use crate::shell::{Outcome, Report, cargo, has_cargo_subcommand, output_of, repository_root, run};
@@ -14,22 +14,24 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The integration tests of the root package that use threads in earnest.
+/// Integration tests of the root package for ThreadSanitizer.
 const THREADED_TESTS: &[&str] = &["concurrency"];
 
-/// The integration tests that AddressSanitizer watches, by their packages.
+/// Integration tests for AddressSanitizer, by package.
 const HOSTILE_TESTS: &[(&str, &[&str])] =
     &[("dml", &["hostile", "topologies"]), ("dml-arenas", &["offload", "fork_opencl"])];
 
-/// What the tests need of the sanitizer. Core leaks what an arena that broke its contract could still touch. A child that a signal
-/// ends is what the tests of forks look for. PoCL's threads give up the signal stack that the sanitizer would free as they end.
+/// Options of AddressSanitizer. Core deliberately leaks memory that an arena which broke its contract could
+/// still access. The fork tests expect children that are killed by a signal. PoCL's threads disable the
+/// alternate signal stack that the sanitizer would free when they end.
 const SANITIZER_OPTIONS: &str = "detect_leaks=0:handle_segv=0:use_sigaltstack=0";
 
-/// What selects the models, with the only feature that they are about: the build of the others would take longer than the models.
+/// Arguments that select the models, with the only feature that they test. Building the other features would
+/// take longer than running the models.
 const MODEL_TEST: &[&str] =
     &["--package", "dml", "--no-default-features", "--features", "offload", "--test", "loom"];
 
-/// Of other people's packages only loom is at work in a model; to optimise the others takes longer than they then save.
+/// Profile of the dependencies. Models spend their time in loom, so only loom is worth optimising.
 const MODEL_PROFILE: &[&str] = &[
     "--config",
     "profile.test.package.\"*\".opt-level=0",
@@ -37,15 +39,16 @@ const MODEL_PROFILE: &[&str] = &[
     "profile.test.package.loom.opt-level=1",
 ];
 
-/// The only target the sanitizers are run on.
+/// The only target of the sanitizers.
 const SANITIZED_TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// `cargo xtask loom [FILTER]`: every model, each in its own process, for loom keeps its state in the process; each says
-/// how many interleavings it has.
+/// Runs `cargo xtask loom [FILTER]`: every model, each in its own process, because loom's state is global.
+/// Each model prints its number of interleavings.
 ///
-/// What it covers: the real lock, queue, grants, acquires and futures, and whether two accesses to the same bytes are
-/// always ordered. What it cannot: more than a few threads and operations, order that comes from reference counts, time
-/// limits that pass, and interleavings with more than LOOM_MAX_PREEMPTIONS (3) where a model has that bound.
+/// It covers the production lock, queue, grants, acquires and futures, and checks that accesses to the same
+/// bytes are ordered. It does not cover more than a few threads and operations, ordering by reference counts,
+/// or expiring timeouts. Where a model has a bound, it omits interleavings with more than
+/// LOOM_MAX_PREEMPTIONS (3) preemptions.
 ///
 /// # Errors
 /// [`Failure::Work`] if a model fails or none matches, [`Failure::Usage`] if there is more than one filter.
@@ -62,7 +65,7 @@ pub(crate) fn models(arguments: &[String]) -> Result<(), Failure> {
     report.finish()
 }
 
-/// Every model, as one step of a longer report.
+/// Runs every model, as one step of a longer report.
 pub(crate) fn all_models(report: &mut Report) {
     if has_cargo_subcommand("nextest") {
         let mut command = model_command(&["nextest", "run"]);
@@ -73,7 +76,7 @@ pub(crate) fn all_models(report: &mut Report) {
     }
 }
 
-/// What nextest does, for machines without it: lists the models and runs them one by one.
+/// Runs each model in its own process, for machines without nextest.
 fn one_process_each(filter: Option<&str>) -> Outcome {
     let mut list = model_command(&["test"]);
     list.arg("--").args(filter).args(["--list", "--format=terse"]);
@@ -97,7 +100,7 @@ fn one_process_each(filter: Option<&str>) -> Outcome {
     }
 }
 
-/// The names in what a test binary prints for `--list --format=terse`.
+/// Parses the test names that a test program prints for `--list --format=terse`.
 fn listed_tests(listing: &str) -> Vec<&str> {
     listing.lines().filter_map(|line| line.strip_suffix(": test")).collect()
 }
@@ -113,11 +116,11 @@ fn model_command(subcommand: &[&str]) -> Command {
     command
 }
 
-/// `cargo xtask tsan [FILTER]`: the threaded tests under ThreadSanitizer.
+/// Runs `cargo xtask tsan [FILTER]`: the threaded tests under ThreadSanitizer.
 ///
-/// With the rust-src component std is built with the sanitizer too. Without it the sanitizer cannot see how std orders
-/// its accesses: `tsan-suppressions.txt` names the false alarms, but those of `std::thread::scope` and `std::sync::mpsc`
-/// show in the code of the tests and cannot be told from real ones.
+/// With the rust-src component, std is instrumented as well. Without it, the sanitizer does not see the
+/// synchronization inside std, and reports false races. `tsan-suppressions.txt` lists those in std's own
+/// code. Those of `std::thread::scope` and `std::sync::mpsc` look like real races in the tests' code.
 ///
 /// # Errors
 /// [`Failure::Work`] if a test fails or races, [`Failure::Usage`] if there is more than one filter.
@@ -145,8 +148,8 @@ pub(crate) fn thread_sanitizer(arguments: &[String]) -> Result<(), Failure> {
     report.finish()
 }
 
-/// `cargo xtask asan [FILTER]`: the unit tests of every crate, the hostile plug-ins, the random topologies and the forks under
-/// AddressSanitizer. Leaks are looked for in the unit tests alone.
+/// Runs `cargo xtask asan [FILTER]`: the unit tests of every crate, the hostile plug-ins, the random
+/// topologies and the forks under AddressSanitizer, without leak detection.
 ///
 /// # Errors
 /// [`Failure::Work`] if a test fails or misuses memory, [`Failure::Usage`] if there is more than one filter.
@@ -168,17 +171,18 @@ pub(crate) fn address_sanitizer(arguments: &[String]) -> Result<(), Failure> {
     report.finish()
 }
 
-/// `cargo test` with a sanitizer, which the stable compiler has but does not let one ask for by itself.
+/// Returns a `cargo test` command with a sanitizer. `RUSTC_BOOTSTRAP` enables its unstable flags on the
+/// stable compiler.
 fn sanitized_test(sanitizer: &str, folder: &str) -> Command {
     let mut command = cargo(["test", "--target", SANITIZED_TARGET, "--target-dir"]);
     command.arg(target_folder(folder));
-    // ThreadSanitizer sees into the locks that are chosen so.
+    // `dml_tsan` selects locks that ThreadSanitizer can instrument.
     let flags = format!("-Zsanitizer={sanitizer} -Cunsafe-allow-abi-mismatch=sanitizer --cfg dml_tsan");
     command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", with_inherited_flags(&flags));
     command
 }
 
-/// Are the sources of std there, so that std can be built with the sanitizer?
+/// Returns whether the sources of std are installed, so that std can be built with the sanitizer.
 fn rust_sources_installed() -> bool {
     output_of(Command::new("rustc").args(["--print", "sysroot"]).current_dir(repository_root()))
         .is_some_and(|root| Path::new(root.trim()).join("lib/rustlib/src/rust/library/Cargo.lock").is_file())

@@ -1,13 +1,15 @@
-//! `cargo xtask model`, `simulate`, `topologies`, `policies`, `soak` and `fuzz`: the checks that explore.
+//! The long-running checks: `cargo xtask model`, `simulate`, `topologies`, `policies`, `never-loses`, `soak`
+//! and `fuzz`.
 //!
 //! | command | explores | in CI |
 //! |---|---|---|
-//! | model | every state of the machine in small configurations | all but the large ones (tests/model.rs) |
+//! | model | every state of the machine in small configurations | without the large ones (tests/model.rs) |
 //! | simulate | seeds of the deterministic simulation | 10,000 seeds (tests/simulation.rs) |
-//! | topologies | platforms made at random, and what happens on them | 20,000 seeds (tests/topologies.rs) |
-//! | policies | policies in virtual time, on devices that are made up | the same tables (dml-verify/src/coexecution) |
+//! | topologies | random operations on random platforms | 20,000 seeds (tests/topologies.rs) |
+//! | policies | policies in virtual time, on simulated devices | the same tables (dml-verify) |
+//! | never-loses | co-execution against the best device alone, on this machine's devices | no |
 //! | soak | many runs in one process, on this machine's devices | 500 runs (tests/soak.rs) |
-//! | fuzz | inputs that reach new code, from a corpus that grows | the corpus is replayed (tests/corpus.rs) |
+//! | fuzz | inputs that reach new code, from a growing corpus | the corpus is replayed (tests/corpus.rs) |
 
 use crate::Failure;
 use crate::shell::{Outcome, Report, cargo, repository_root, run};
@@ -17,43 +19,46 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The fuzz targets.
+/// All fuzz targets.
 const TARGETS: &[&str] = &["machine", "reference", "shipping"];
 
-/// Those in which no unsafe code runs: AddressSanitizer has nothing to find there, and they are several times as fast
-/// without it.
+/// Targets that run no unsafe code. Without AddressSanitizer, they run several times as fast.
 const SAFE_TARGETS: &[&str] = &["machine"];
 
-/// Those that call drivers, and what AddressSanitizer is told there: what drivers leak is not DML's, and PoCL's threads give up
-/// the signal stack that it would free as they end.
+/// Targets that call drivers.
 const DRIVEN_TARGETS: &[&str] = &["shipping"];
+
+/// Options of AddressSanitizer for [`DRIVEN_TARGETS`]. Drivers leak memory, and PoCL's threads disable the
+/// alternate signal stack that the sanitizer would free when they end.
 const DRIVEN_OPTIONS: &str = "detect_leaks=0:use_sigaltstack=0";
 
-/// The only target the fuzzers are built for.
+/// The only target of the fuzzers.
 const FUZZED_TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// What makes the compiler instrument the code for libFuzzer.
+/// Compiler flags that instrument the code for libFuzzer.
 const FUZZER_FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1";
 
-/// And AddressSanitizer with it.
+/// Compiler flags that add AddressSanitizer.
 const SANITIZER_FLAGS: &str = "-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer";
 
-/// The seeds that `cargo xtask simulate` runs when it is not told which.
+/// Default seeds of `cargo xtask simulate`.
 const SEEDS: &str = "0..200000";
 
-/// How many platforms `cargo xtask topologies` makes when it is not told.
+/// Default number of platforms of `cargo xtask topologies`.
 const TOPOLOGIES: u64 = 1_000_000;
 
-/// `cargo xtask model [FILTER]`: every configuration, the large ones too, with the numbers of states.
+/// Runs `cargo xtask model [FILTER]`: every configuration, including the large ones.
+/// Prints the numbers of states.
 ///
-/// What it covers: the production transitions, every interleaving of their steps, in configurations of up to five arenas,
-/// three kernels, two segments and three buffers. What it cannot: larger ones, and everything outside the pure machine.
+/// It covers every interleaving of the steps of the production transitions, with up to five arenas, three
+/// kernels, two segments and three buffers. It does not cover larger configurations, or code outside the pure
+/// machine.
 ///
 /// # Errors
-/// [`Failure::Work`] if a state contradicts the specification or a number of states is not the one known,
-/// [`Failure::Usage`] if there is more than one filter.
+/// [`Failure::Work`] if a state contradicts the specification or a number of states differs from the expected
+/// one, [`Failure::Usage`] if there is more than one filter.
 pub(crate) fn model(arguments: &[String]) -> Result<(), Failure> {
     let filter = match arguments {
         [] => None,
@@ -61,23 +66,24 @@ pub(crate) fn model(arguments: &[String]) -> Result<(), Failure> {
         _ => return Err(Failure::Usage(format!("at most one filter, not `{}`", arguments.join(" ")))),
     };
     let mut command = cargo(["test", "--release", "--package", "dml", "--test", "model", "--"]);
-    // Each uses one processor, and as many run beside each other as there are.
+    // Each model uses one thread, and the test harness runs one model per core at a time.
     command.args(["--include-ignored", "--nocapture"]).args(filter);
     let mut report = Report::default();
     report.command("model", command);
     report.finish()
 }
 
-/// `cargo xtask simulate [FIRST..END]`: the simulations of these seeds. One that fails prints its story.
+/// Runs `cargo xtask simulate [FIRST..END]`: the simulations of these seeds. A failing seed
+/// prints its events.
 ///
-/// What it covers: the engine, the queue, the futures and the machine together, every arena call half way while others go
-/// on, faults, reordering, lost devices. What it cannot: two threads at once, and real time.
+/// It covers the engine, the queue, the futures and the machine together: concurrent arena calls, faults,
+/// reordering and lost devices. It does not cover parallel threads or real time.
 ///
 /// # Errors
 /// [`Failure::Work`] if a seed fails, [`Failure::Usage`] for anything but one range of seeds.
 pub(crate) fn simulate(arguments: &[String]) -> Result<(), Failure> {
     let seeds = seeds(arguments)?;
-    // The profile of the tests: its debug assertions check every invariant after every change.
+    // The test profile: debug assertions check every invariant after every change.
     let mut command = cargo(["test", "--package", "dml", "--test", "simulation", "--", "--nocapture"]);
     command.env("DML_SIMULATE_SEEDS", seeds).arg("seed");
     let mut report = Report::default();
@@ -89,7 +95,7 @@ fn seeds(arguments: &[String]) -> Result<&str, Failure> {
     let asked = match arguments {
         [] => return Ok(SEEDS),
         [asked] => asked.as_str(),
-        _ => return Err(Failure::Usage("one range of seeds: FIRST..END".to_owned())),
+        _ => return Err(Failure::Usage("at most one range of seeds: FIRST..END".to_owned())),
     };
     let ends = asked.split_once("..").map(|(from, to)| (from.parse::<u64>(), to.parse::<u64>()));
     match ends {
@@ -98,11 +104,11 @@ fn seeds(arguments: &[String]) -> Result<&str, Failure> {
     }
 }
 
-/// `cargo xtask topologies [N | FIRST..END]`: the pure machine on platforms made at random, one of each seed, the first N or
-/// those of a range. One that fails prints its platform and its seed.
+/// Runs `cargo xtask topologies [N | FIRST..END]`: the pure machine on one random platform per seed, for the
+/// first N seeds or a range of seeds. A failing seed prints its platform.
 ///
-/// What it covers: joinings of up to six arenas that nobody thought of, at prices that make long ways and bindings on the
-/// way worth while, with failures, lost devices and steps in any order. What it cannot: the engine, and larger platforms.
+/// It covers random links between up to six arenas. Their prices favour long paths and bindings, and there
+/// are failures, lost devices and steps in any order. It does not cover the engine, or larger platforms.
 ///
 /// # Errors
 /// [`Failure::Work`] if a seed fails, [`Failure::Usage`] for anything but a number or a range of seeds.
@@ -123,11 +129,11 @@ fn topology_seeds(arguments: &[String]) -> Result<String, Failure> {
     }
 }
 
-/// `cargo xtask policies`: how near each policy comes to the ideal on four systems and seven shapes of work, and whether
-/// the devices that are chosen ever lose against the best of them alone.
+/// Runs `cargo xtask policies`: compares each policy with the ideal time on four systems and seven cost
+/// profiles, and co-execution on the selected devices with the best device alone.
 ///
-/// What it covers: the production splitter and policies, in virtual time. What it cannot: threads, memories, and devices that
-/// slow each other down.
+/// It covers the production splitter and policies, in virtual time. It does not cover threads, memories, or
+/// devices that slow each other down.
 ///
 /// # Errors
 /// [`Failure::Work`] if it cannot be built, [`Failure::Usage`] if there are arguments.
@@ -140,13 +146,13 @@ pub(crate) fn policies(arguments: &[String]) -> Result<(), Failure> {
     report.finish()
 }
 
-/// `cargo xtask never-loses [WORKLOAD]... [OPTIONS]`: `dml bench never-loses`, built for release.
+/// Runs `cargo xtask never-loses [WORKLOAD]... [OPTIONS]`: a release build of `dml bench never-loses`.
 ///
-/// What it covers: the real devices of this machine, with what they disturb each other by. What it cannot: a verdict on a
-/// machine that does other things meanwhile.
+/// It covers the real devices of this machine, and how they slow each other down. It gives no reliable
+/// verdict on a machine that is busy with other work.
 ///
 /// # Errors
-/// [`Failure::Work`] if it cannot be built, or a run fails or computes something wrong.
+/// [`Failure::Work`] if it cannot be built, or a run fails or computes a wrong result.
 pub(crate) fn never_loses(arguments: &[String]) -> Result<(), Failure> {
     let mut report = Report::default();
     let mut command = cargo(["run", "--release", "--bin", "dml", "--", "bench", "never-loses"]);
@@ -155,19 +161,20 @@ pub(crate) fn never_loses(arguments: &[String]) -> Result<(), Failure> {
     report.finish()
 }
 
-/// `cargo xtask soak [RUNS]`: small runs in one process, one after the other and 64 at once, optimised.
+/// Runs `cargo xtask soak [RUNS]`: small runs in one process, one after the other and on 64 threads at once,
+/// in a release build.
 ///
-/// What it covers: that nothing is left of a run, on the devices of this machine. What it cannot: devices that are not here, and
-/// what takes more runs to show.
+/// It covers leaks of memory and threads by runs on this machine's devices. It does not cover other devices,
+/// or leaks that take more runs to show.
 ///
 /// # Errors
-/// [`Failure::Work`] if it cannot be built, a run fails, or memory or threads grow; [`Failure::Usage`] if the arguments are not
-/// understood.
+/// [`Failure::Work`] if it cannot be built, a run fails, or memory or threads grow; [`Failure::Usage`] if the
+/// arguments are invalid.
 pub(crate) fn soak(arguments: &[String]) -> Result<(), Failure> {
     let runs = match arguments {
         [] => 10_000,
-        [runs] => runs.parse::<u64>().map_err(|_| Failure::Usage(format!("{runs} is no number of runs")))?,
-        _ => return Err(Failure::Usage("one number of runs".to_owned())),
+        [runs] => runs.parse::<u64>().map_err(|_| Failure::Usage(format!("not a number of runs: {runs}")))?,
+        _ => return Err(Failure::Usage("soak takes one number of runs".to_owned())),
     };
     let mut report = Report::default();
     let mut command = cargo(["test", "--release", "--package", "dml", "--test", "soak", "--", "--nocapture"]);
@@ -176,16 +183,18 @@ pub(crate) fn soak(arguments: &[String]) -> Result<(), Failure> {
     report.finish()
 }
 
-/// `cargo xtask fuzz SECONDS [TARGET]`: libFuzzer on every target in turn, or on one, with AddressSanitizer where there is
-/// unsafe code. Inputs that reach new code join the corpus in fuzz/corpus; one that fails is left in fuzz/artifacts.
+/// Runs `cargo xtask fuzz SECONDS [TARGET]`: libFuzzer on one target or on each in turn, with
+/// AddressSanitizer for targets with unsafe code. Inputs that reach new code join the corpus in fuzz/corpus.
+/// A failing input is left in fuzz/artifacts.
 ///
-/// `cargo xtask fuzz --minimise [TARGET]` removes inputs from the corpus that reach no code which the others do not. Inputs with names
-/// of their own, which once failed, stay.
+/// `cargo xtask fuzz --minimise [TARGET]` removes redundant inputs from the corpus: the others reach the same
+/// code. It keeps inputs that were named by hand, which failed once.
 ///
-/// What it covers: long sequences of operations that no generator thought of. What it cannot: tell how much is left.
+/// It covers long sequences of operations that random generation is unlikely to produce. It does not show how
+/// much remains unexplored.
 ///
 /// # Errors
-/// [`Failure::Work`] if it cannot be built or an input fails, [`Failure::Usage`] if the arguments are not understood.
+/// [`Failure::Work`] if it cannot be built or an input fails, [`Failure::Usage`] for invalid arguments.
 pub(crate) fn fuzz(arguments: &[String]) -> Result<(), Failure> {
     let (seconds, targets) = fuzzing(arguments)?;
     let mut report = Report::default();
@@ -211,7 +220,7 @@ pub(crate) fn fuzz(arguments: &[String]) -> Result<(), Failure> {
     report.finish()
 }
 
-/// The seconds, or none to minimise, and the targets.
+/// Parses the seconds, `None` to minimise, and the targets.
 fn fuzzing(arguments: &[String]) -> Result<(Option<u64>, Vec<&'static str>), Failure> {
     let targets = TARGETS.join(", ");
     let usage =
@@ -238,9 +247,9 @@ fn explored(program: &Path, target: &str, seconds: u64) -> Outcome {
     }
     let artifact = format!("-artifact_prefix={}/", artifacts.display());
     let mut explore = fuzzer(program, target);
-    // Long inputs from the start: what is wrong shows after many operations.
+    // Long inputs from the start: bugs show after many operations.
     explore.args([&artifact, "-max_len=4096", "-len_control=0", "-print_final_stats=1"]);
-    // What is found goes to the first folder; the second is where it starts from as well.
+    // New inputs go to the first folder; both folders are the initial corpus.
     explore.args([&grown, &kept]);
     explore.arg(format!("-max_total_time={seconds}"));
     let mut merge = fuzzer(program, target);
@@ -251,14 +260,14 @@ fn explored(program: &Path, target: &str, seconds: u64) -> Outcome {
     }
 }
 
-/// Leaves the inputs of a corpus that together reach as much code as all of them.
+/// Removes redundant inputs from the corpus: the remaining ones reach the same code.
 fn minimised(program: &Path, target: &str) -> Outcome {
     let (kept, least) = (corpus(target), target_folder().join("least").join(target));
     let minimise = || -> Result<String, String> {
         let failed = |error: io::Error| error.to_string();
         let _ = fs::remove_dir_all(&least);
         fs::create_dir_all(&least).map_err(failed)?;
-        // Which edges are reached counts, and not how often. The second merge adds edges that depend on chance.
+        // Compares covered edges, not hit counts. The second merge adds edges that not every run reaches.
         for merge in ["-set_cover_merge=1", "-merge=1"] {
             run(fuzzer(program, target).args([merge, "-use_counters=0"]).args([&least, &kept]))?;
         }

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Checks and measures DML on the GPUs of this machine: `sh check.sh [SECONDS]`, in the folder that `cargo xtask gpu-check` made.
-# Nothing has to be installed but the driver and, for kernels in CUDA C, NVRTC. Each step has a limit of time.
+# Checks and measures DML on the GPUs of this machine: `sh check.sh [SECONDS]`, in the folder that
+# `cargo xtask gpu-check` built. SECONDS (120) is the timeout of a step; the longest steps get
+# four times as much. Needs only the driver and, for kernels in CUDA C, NVRTC.
 cd "$(dirname "$0")" || exit 2
 limit="${1:-120}"
 failed=""
@@ -23,20 +24,20 @@ step() {
 check() {
     step devices ./dml devices
     export DML_EXPECT=cuda
-    # One after the other: while one test loads a kernel, the driver may keep what another launches from running beside its own.
+    # One test at a time: while one test loads a kernel, the driver may serialise another test's launches.
     step cuda ./test-cuda --test-threads 1
     step interop ./test-cuda_interop --test-threads 1
     step loss ./test-cuda_loss --nocapture
     step conformance ./test-conformance cuda::
     step native ./test-cuda_native
-    # One after the other: some look at how much memory is free.
+    # One test at a time, because some tests measure the free memory.
     step cust ./test-cuda_cust --test-threads 1
     step single ./test-single
     step table1 ./test-table1 on_cuda
     step launching ./test-launching cuda
     step kernels ./test-kernels cuda
     unset DML_EXPECT
-    # The same GPU through OpenCL, where that is installed.
+    # The same GPU through OpenCL, if installed.
     if ./dml devices | grep -q '^unavailable: opencl: opencl:0, .*: it is cuda:'; then
         export DML_EXPECT=opencl
         step opencl ./test-opencl
@@ -53,17 +54,17 @@ check() {
         step "$workload" ./dml bench "$workload" --devices cuda:0 --runs 5
         step "$workload-with-cpu" ./dml bench "$workload" --devices cpu,cuda:0 --runs 5
     done
-    # Beside the same kernels by hand, with ordinary memory and with page-locked memory on both sides.
+    # Compared with the hand-written versions, both with ordinary memory and both with page-locked memory.
     for workload in $workloads; do
         step "$workload-by-hand" ./dml bench "$workload" --devices cuda:0 --native --runs 9
         step "$workload-by-hand-pinned" ./dml bench "$workload" --devices cuda:0 --native --runs 9 --pinned 16G
     done
-    # Page-locked memory in place.
+    # Kernels that access page-locked memory in place.
     for workload in $workloads; do
         step "$workload-in-place" ./dml bench "$workload" --devices cuda:0 --size tiny --runs 5 --memory bound --pinned 16G
     done
     step table ./dml reproduce table1 --devices cuda:0 --runs 20 --markdown
-    # Kernels of up to a second, many times.
+    # Many runs of kernels that take up to a second.
     limit=$((limit * 4))
     step one-device ./dml reproduce single --devices cuda:0 --runs 5 --markdown
     step one-device-pinned ./dml reproduce single --devices cuda:0 --runs 5 --pinned 16G --markdown
@@ -76,7 +77,7 @@ check() {
     if command -v compute-sanitizer >/dev/null; then
         for tool in memcheck racecheck; do
             for workload in $workloads; do
-                # That a kernel has no further parameter is told by an error of the driver, which memcheck would report.
+                # DML counts a kernel's parameters up to an error of the driver, which memcheck would report.
                 step "$tool-$workload" compute-sanitizer --tool "$tool" --error-exitcode 3 --report-api-errors no \
                     ./dml bench "$workload" --devices cuda:0 --size tiny --runs 1
             done

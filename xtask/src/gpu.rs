@@ -1,8 +1,8 @@
-//! `cargo xtask gpu-check`: what a machine with a GPU, but without a toolchain, needs to check and measure DML there.
+//! `cargo xtask gpu-check`: bundles the tests and benchmarks of GPUs for a machine without a toolchain.
 //!
 //! ```text
-//!   here                                                there
-//!   release builds ──▶ target/carry ── by any means ──▶ sh check.sh ──▶ results.txt
+//!   this machine                                        the machine with a GPU
+//!   release builds ──▶ target/carry ── copy manually ──▶ sh check.sh ──▶ results.txt
 //! ```
 
 use crate::Failure;
@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The test programs that use GPUs, by package.
+/// Test programs that use GPUs, by package.
 const TESTS: &[(&str, &[&str])] = &[
     ("dml-arenas", &["conformance", "cuda", "cuda_interop", "cuda_loss", "cuda_native"]),
     ("dml-arenas", &["opencl", "opencl_awaited", "opencl_bound", "opencl_overlap"]),
@@ -21,13 +21,13 @@ const TESTS: &[(&str, &[&str])] = &[
     ("dml", &["kernels", "launching"]),
 ];
 
-/// The test program that is linked against the driver, because the crate `cust` is.
+/// Arguments that select the test program which is linked against the driver, as the crate `cust` requires.
 const LINKED: &[&str] = &["--package", "dml-arenas", "--features", "cust", "--test", "cuda_cust"];
 
-/// `cargo xtask gpu-check`: builds the command, the tests of the CUDA arenas and what measures them, and puts them beside a
-/// script into `target/carry`.
+/// Runs `cargo xtask gpu-check`: builds the `dml` command, the tests that use GPUs and the benchmark of the
+/// CUDA arenas, and copies them with a script into `target/carry`.
 ///
-/// What it covers: nothing by itself. The script is run where a GPU is (`sh check.sh`, no toolchain needed).
+/// This checks nothing by itself. `sh check.sh` runs the checks on a machine with a GPU, without a toolchain.
 ///
 /// # Errors
 /// [`Failure::Work`] if something cannot be built, [`Failure::Usage`] if there are arguments.
@@ -40,7 +40,7 @@ pub(crate) fn check(arguments: &[String]) -> Result<(), Failure> {
     let mut report = Report::default();
     let release = |arguments: &[&str]| {
         let mut command = cargo(["build", "--release"]);
-        // Debug information would be most of what is carried.
+        // Debug information would make up most of the bundle.
         command
             .args(arguments)
             .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
@@ -59,7 +59,7 @@ pub(crate) fn check(arguments: &[String]) -> Result<(), Failure> {
         ended(carry(&folder, &carried, name_of))
     });
     report.step("tests", || {
-        // One after the other: tests of several packages have the same name.
+        // One package at a time, because tests of several packages have the same name.
         let mut carried = Vec::new();
         for (package, tests) in TESTS {
             let mut command = tests_of(&["--package", package]);
@@ -70,7 +70,7 @@ pub(crate) fn check(arguments: &[String]) -> Result<(), Failure> {
         }
         ended(carry(&folder, &carried, test_of))
     });
-    report.step("tests of memory of `cust`", || {
+    report.step("tests with `cust`", || {
         let linked = stand_in(&target.join("cuda-stand-in"))
             .and_then(|installation| built(tests_of(LINKED).env("CUDA_LIBRARY_PATH", installation)));
         match linked {
@@ -83,21 +83,21 @@ pub(crate) fn check(arguments: &[String]) -> Result<(), Failure> {
         let from = repository_root().join("xtask/src/gpu-check.sh");
         ended(fs::copy(from, script).map(|_| ()))
     });
-    report.note(format!("sh check.sh, in {}, runs where a GPU is", folder.display()));
+    report.note(format!("GPU checks: run sh check.sh of {} on a machine with a GPU", folder.display()));
     report.finish()
 }
 
-/// The command that builds tests, without running any.
+/// Returns the command that builds tests without running them.
 fn tests_of(arguments: &[&str]) -> Command {
     let mut command = cargo(["test", "--release", "--no-run"]);
     command.env("CARGO_PROFILE_RELEASE_DEBUG", "0").env("CARGO_PROFILE_RELEASE_STRIP", "true");
-    // What tests take is of no interest, and each would be linked for a minute.
+    // The tests' speed does not matter, and link-time optimisation takes a minute for each.
     command.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     command.args(arguments);
     command
 }
 
-/// Builds tests, and returns their programs, or why they could not be built.
+/// Builds tests and returns their programs, or the build's error output.
 fn built(command: &mut Command) -> Result<Vec<PathBuf>, String> {
     let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output();
     let output = output.map_err(|error| error.to_string())?;
@@ -105,12 +105,12 @@ fn built(command: &mut Command) -> Result<Vec<PathBuf>, String> {
     if output.status.success() { Ok(executables(&said)) } else { Err(said.into_owned()) }
 }
 
-/// Makes what stands in for a CUDA installation where there is none: a library of the driver's name, with functions of the names that `cust` asks for. A
-/// program that is linked against it starts where the driver itself is. Returns where it is.
+/// Builds a stub CUDA installation and returns its folder. Its library has the driver's name, with a stub for
+/// each function that `cust_raw` declares. Programs linked against it load the real driver at run time.
 fn stand_in(folder: &Path) -> Result<PathBuf, String> {
     let metadata =
         output_of(cargo(["metadata", "--format-version", "1", "--all-features"]).stderr(Stdio::null()));
-    let metadata = metadata.ok_or("cargo metadata says nothing")?;
+    let metadata = metadata.ok_or("cargo metadata failed")?;
     let declarations = bindings(&metadata).ok_or("the crate cust_raw is not among the dependencies")?;
     let text =
         fs::read_to_string(&declarations).map_err(|error| format!("{}: {error}", declarations.display()))?;
@@ -131,7 +131,8 @@ fn stand_in(folder: &Path) -> Result<PathBuf, String> {
     Ok(folder.to_owned())
 }
 
-/// Returns the file in which the crate `cust_raw` declares the driver's functions, by what `cargo metadata` says.
+/// Returns the file in which the crate `cust_raw` declares the driver's functions. `metadata` is the output
+/// of `cargo metadata`.
 fn bindings(metadata: &str) -> Option<PathBuf> {
     let manifests = metadata.split("\"manifest_path\":\"").skip(1).filter_map(|rest| rest.split('"').next());
     let manifest = manifests.map(Path::new).find(|manifest| {
@@ -154,7 +155,7 @@ fn ended(done: io::Result<()>) -> Outcome {
     done.map_or_else(|error| Outcome::Failed(error.to_string()), |()| Outcome::Passed)
 }
 
-/// Copies files into a folder, each under the name that it is to have there.
+/// Copies files into a folder, each under its new name.
 fn carry(folder: &Path, files: &[PathBuf], name: impl Fn(&Path) -> String) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     for file in files {
@@ -170,13 +171,14 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Returns the name of a test from that of its program: `test-cuda` of `cuda-0123456789abcdef`.
+/// Returns the bundled name of a test program: `test-cuda` for `cuda-0123456789abcdef`.
 fn test_of(path: &Path) -> String {
     let name = name_of(path);
     format!("test-{}", name.rsplit_once('-').map_or(name.as_str(), |(test, _)| test))
 }
 
-/// Returns the programs that `cargo test --no-run` tells of: `Executable tests/cuda.rs (target/release/deps/cuda-01ab)`.
+/// Parses the programs in the output of `cargo test --no-run`, in lines like
+/// `Executable tests/cuda.rs (target/release/deps/cuda-01ab)`.
 fn executables(said: &str) -> Vec<PathBuf> {
     let programs = said.lines().filter_map(|line| {
         let line = line.trim().strip_prefix("Executable ")?;

@@ -1,7 +1,7 @@
-//! `cargo xtask lint`: what the compiler's companions find without running anything.
+//! `cargo xtask lint`: the static checks.
 //!
-//! Formatting, clippy (also of the library with one kind of arena alone), rustdoc, and the licences, sources and advisories of the dependencies. Every step runs even
-//! when an earlier one fails.
+//! These are formatting, clippy (also of the library with only one kind of arena), rustdoc, and the licences,
+//! sources and advisories of the dependencies. Every step runs even if an earlier one fails.
 
 use crate::Failure;
 use crate::shell::{Outcome, Report, cargo, has_cargo_subcommand};
@@ -18,11 +18,11 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     let mut report = Report::default();
     report.command("format", cargo(["fmt", "--all", "--check"]));
     report.command("format (fuzz)", cargo(["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"]));
-    // With spans, as the tests are built.
+    // With the features of the test builds.
     let mut clippy = cargo(["clippy", "--workspace", "--all-targets"]);
     clippy.args(FEATURES).args(["--", "-D", "warnings"]);
     report.command("clippy", clippy);
-    // Whoever embeds the crate takes one of them, as a rule, and no spans.
+    // A typical application enables only one of these features, and no spans.
     for arenas in ["cuda", "offload", "opencl"] {
         let alone = ["clippy", "-p", "dml", "--lib", "--no-default-features", "--features", arenas];
         let mut clippy = cargo(alone);

@@ -1,15 +1,17 @@
 //! The developer commands of this workspace: `cargo xtask <command>`.
 //!
 //! ```text
-//! main ── test ──┬── shell   runs commands, times steps, prints the summary
-//!      ├─ lint ──┤
-//!      ├─ checkers (loom, tsan, asan), explorers (model, simulate, topologies, policies, soak, fuzz), mutants
-//!      ├─ mutants
-//!      └─ tidy           the architecture invariants, read off the source text
+//! main ─┬─ test ───────┬── shell   runs commands, times steps, prints the summary
+//!       ├─ lint ───────┤
+//!       ├─ checkers ───┤   loom, tsan, asan
+//!       ├─ explorers ──┤   model, simulate, topologies, policies, never-loses, soak, fuzz
+//!       ├─ mutants ────┤
+//!       ├─ gpu-check ──┘
+//!       └─ tidy            the architecture invariants, checked on the source text
 //! ```
 //!
-//! Nothing here depends on anything but `std`, so that a fresh checkout has its commands in seconds. What a command
-//! would like to have but does without is listed in its summary; it never passes for something that was checked.
+//! This crate depends only on `std`, so a fresh checkout builds its commands in seconds. A command's summary
+//! lists the optional tools that are missing. A check that did not run is never reported as passed.
 
 mod checkers;
 mod explorers;
@@ -23,12 +25,12 @@ mod tidy;
 
 use std::process::ExitCode;
 
-/// Why a command did not succeed.
+/// Why a command failed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Something it checked is wrong; what, has been printed. Exit code 1.
+    /// A check failed, and its output was printed. Exit code 1.
     Work,
-    /// It was called in a way it does not understand. Exit code 2.
+    /// The arguments are invalid. Exit code 2.
     Usage(String),
 }
 
@@ -62,7 +64,7 @@ const TASKS: &[Task] = &[
     Task {
         name: "loom",
         arguments: "[FILTER]",
-        covers: "the models in tests/loom, every interleaving up to LOOM_MAX_PREEMPTIONS (3), one process a model",
+        covers: "the models in tests/loom, every interleaving up to LOOM_MAX_PREEMPTIONS (3), one process per model",
         run: checkers::models,
     },
     Task {
@@ -80,55 +82,55 @@ const TASKS: &[Task] = &[
     Task {
         name: "mutants",
         arguments: "[FILTER] | --generated PART [ARGS] | --changed [BASE] [--patches-only]",
-        covers: "whether tests notice the patches of tests/mutants, the generated mutants of a part of the repository, or both of what a change since BASE (HEAD~1) concerns",
+        covers: "whether tests kill the patches of tests/mutants, the generated mutants of PART, or those that concern the changes since BASE (HEAD~1)",
         run: mutants::run,
     },
     Task {
         name: "model",
         arguments: "[FILTER]",
-        covers: "every reachable state of the machine in every configuration, the large ones too",
+        covers: "every reachable state of the machine in every configuration, including the large ones",
         run: explorers::model,
     },
     Task {
         name: "simulate",
         arguments: "[FIRST..END]",
-        covers: "the deterministic simulation of these seeds, or of 200,000",
+        covers: "the deterministic simulation, by default of 200,000 seeds",
         run: explorers::simulate,
     },
     Task {
         name: "topologies",
         arguments: "[N | FIRST..END]",
-        covers: "the pure machine on so many platforms made at random, or on 1,000,000",
+        covers: "the pure machine on random platforms, by default 1,000,000",
         run: explorers::topologies,
     },
     Task {
         name: "policies",
         arguments: "",
-        covers: "how near each policy comes to the ideal, in virtual time, and whether sharing ever loses",
+        covers: "each policy's time relative to the ideal, in virtual time, and co-execution against the best device alone",
         run: explorers::policies,
     },
     Task {
         name: "never-loses",
         arguments: "[WORKLOAD]... [OPTIONS]",
-        covers: "every workload, size and set of this machine's devices, together beside the best device alone; minutes",
+        covers: "every workload, size and set of this machine's devices, against the best device alone; takes minutes",
         run: explorers::never_loses,
     },
     Task {
         name: "soak",
         arguments: "[RUNS]",
-        covers: "10,000 small runs in one process, with changing policies, devices and sizes, and 64 at once",
+        covers: "10,000 small runs in one process with changing policies, devices and sizes, and runs on 64 threads at once",
         run: explorers::soak,
     },
     Task {
         name: "fuzz",
         arguments: "SECONDS | --minimise [TARGET]",
-        covers: "libFuzzer on sequences of operations (x86_64 Linux); what it finds joins fuzz/corpus, which --minimise makes smaller",
+        covers: "libFuzzer on sequences of operations (x86_64 Linux); new inputs join fuzz/corpus, and --minimise removes redundant ones",
         run: explorers::fuzz,
     },
     Task {
         name: "gpu-check",
         arguments: "",
-        covers: "nothing here: builds what checks and measures GPUs into target/carry, with a script for a machine without a toolchain",
+        covers: "nothing here: builds the GPU tests and benchmarks into target/carry, with a script that runs them without a toolchain",
         run: gpu::check,
     },
     Task { name: "help", arguments: "", covers: "this list", run: help },
@@ -148,12 +150,12 @@ fn main() -> ExitCode {
 
 fn dispatch(arguments: &[String]) -> Result<(), Failure> {
     let Some((name, rest)) = arguments.split_first() else {
-        return Err(Failure::Usage("which command?".to_owned()));
+        return Err(Failure::Usage("no command given".to_owned()));
     };
     let name = if matches!(name.as_str(), "-h" | "--help") { "help" } else { name.as_str() };
     match TASKS.iter().find(|task| task.name == name) {
         Some(task) => (task.run)(rest),
-        None => Err(Failure::Usage(format!("no command is called `{name}`"))),
+        None => Err(Failure::Usage(format!("unknown command `{name}`"))),
     }
 }
 
@@ -162,7 +164,7 @@ fn help(_: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The commands, one line each.
+/// Returns the list of commands, one line each.
 fn overview() -> String {
     let call = |task: &Task| format!("{} {}", task.name, task.arguments).trim_end().to_owned();
     let width = TASKS.iter().map(|task| call(task).len()).max().unwrap_or(0);

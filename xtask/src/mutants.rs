@@ -1,15 +1,16 @@
-//! `cargo xtask mutants`: do the tests notice when a rule is broken?
+//! `cargo xtask mutants`: mutation testing, with hand-made patches and with generated mutants.
 //!
 //! ```text
-//! tests/mutants/*.patch ──▶ copy of the repository: apply ──▶ the test that the patch's row names ──▶ killed?
-//! .cargo/mutants/*.toml ──▶ cargo-mutants: generated mutants of one part ──▶ its unit tests ──▶ its other tests ──▶ killed?
+//! tests/mutants/*.patch ──▶ copy of the repository: apply ──▶ the test in the patch's row ──▶ killed?
+//! .cargo/mutants/*.toml ──▶ cargo-mutants: mutants of one part ──▶ unit tests ──▶ other tests ──▶ killed?
 //! ```
 //!
-//! - `cargo xtask mutants [FILTER]` runs the hand-made patches, one for each numbered invariant: each applies, builds, and is killed by the
-//!   test that its row in `tests/mutants/README.md` names.
-//! - `cargo xtask mutants --generated PART [--shard K/N] [ARGS]` has cargo-mutants change one part of the repository.
-//! - `cargo xtask mutants --changed [BASE]` runs the patches that a change concerns, and generated mutants of the changed lines.
-//!   `--patches-only` omits the latter.
+//! - `cargo xtask mutants [FILTER]` runs the hand-made patches, one for each numbered invariant. Each must
+//!   apply, build, and be killed by the test that its row in `tests/mutants/README.md` names.
+//! - `cargo xtask mutants --generated PART [--shard K/N] [ARGS]` has cargo-mutants change one part of the
+//!   repository.
+//! - `cargo xtask mutants --changed [BASE]` runs the patches that a change concerns, and generated mutants of
+//!   the changed lines. `--patches-only` omits the latter.
 //!
 //! The copy stays in `target/mutants`, so that the next run builds little.
 
@@ -28,24 +29,25 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder of the patches.
+/// Folder of the patches.
 const PATCHES: &str = "tests/mutants";
-/// The table that names the test which kills each patch.
+/// File with the table that names the test which kills each patch.
 const TABLE: &str = "tests/mutants/README.md";
-/// The nextest profile that stops at the first failure and kills a test that hangs.
+/// Nextest profile that stops at the first failure and kills hanging tests.
 const PROFILE: &str = "mutants";
-/// The default base of a change.
+/// Default base of a change.
 const BASE: &str = "HEAD~1";
 
-/// `cargo xtask mutants [FILTER]`, `cargo xtask mutants --generated PART [ARGS]` or `cargo xtask mutants --changed [BASE]`.
+/// Runs `cargo xtask mutants` with a filter of patches, a part or a change.
 ///
 /// # Errors
-/// [`Failure::Work`] if a patch does not apply or build, or if a mutant survives; [`Failure::Usage`] for unknown arguments.
+/// [`Failure::Work`] if a patch does not apply or build, or if a mutant survives; [`Failure::Usage`] for
+/// unknown arguments.
 pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     let options = Options::parse(arguments)?;
     let mut report = Report::default();
     if !has_cargo_subcommand("nextest") {
-        let reason = "cargo-nextest is not installed, and nothing else kills a test that hangs";
+        let reason = "cargo-nextest is not installed, and cargo test cannot kill a hanging test";
         report.step("mutants", || Outcome::Failed(reason.to_owned()));
         return report.finish();
     }
@@ -65,7 +67,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
                 is_concerned(name, patch, killer, &touched)
             };
             let tried = try_patches(&mut report, &root, is_meant)?;
-            report.note(format!("{tried} patches are concerned by what has changed since {base}"));
+            report.note(format!("{tried} patches concern the changes since {base}"));
             if generates {
                 let diff = folder_of(&root).join("changed.diff");
                 fs::write(&diff, git(&root, &["diff", base])?).map_err(broken)?;
@@ -88,7 +90,7 @@ enum Options {
 
 impl Options {
     fn parse(arguments: &[String]) -> Result<Self, Failure> {
-        let unknown = |word: &str| Err(Failure::Usage(format!("mutants does not know `{word}`")));
+        let unknown = |word: &str| Err(Failure::Usage(format!("mutants: unknown argument `{word}`")));
         match arguments.split_first() {
             None => Ok(Self::Patches { filter: None }),
             Some((first, rest)) if first == "--generated" => match rest.split_first() {
@@ -116,7 +118,7 @@ impl Options {
     }
 }
 
-/// Tries the patches that are meant, each under the test that its row names, and returns how many these are.
+/// Tries the selected patches, each with the test that its row names. Returns the number of tried patches.
 fn try_patches(
     report: &mut Report,
     root: &Path,
@@ -124,7 +126,7 @@ fn try_patches(
 ) -> Result<usize, Failure> {
     let killers = killers(&fs::read_to_string(root.join(TABLE)).map_err(broken)?);
     let copy = Copy::of(root, &folder_of(root)).map_err(broken)?;
-    // Whether each test passes without a patch: one that does not would notice everything.
+    // The verdict of each test without a patch: a test that fails anyway would kill every patch.
     let mut sound = BTreeMap::new();
     let mut tried = 0;
     for path in patches(root).map_err(broken)? {
@@ -137,7 +139,7 @@ fn try_patches(
         tried += 1;
         report.step(&name, || {
             let Some(killer) = killer else {
-                return Outcome::Failed(format!("{TABLE} has no row that names a test for it"));
+                return Outcome::Failed(format!("{TABLE} has no row that names a test for this patch"));
             };
             let alone = sound.entry(killer.clone()).or_insert_with(|| verdict(killer.command(&copy)));
             if *alone != Verdict::Survived {
@@ -148,7 +150,7 @@ fn try_patches(
             }
             match copy.with(&path, || verdict(killer.command(&copy))) {
                 Ok(Verdict::Killed(_)) => Outcome::Passed,
-                Ok(Verdict::Survived) => Outcome::Failed(format!("{} does not notice", killer.test)),
+                Ok(Verdict::Survived) => Outcome::Failed(format!("survived the test {}", killer.test)),
                 Ok(Verdict::Broken(reason)) | Err(reason) => Outcome::Failed(reason),
             }
         });
@@ -156,7 +158,7 @@ fn try_patches(
     Ok(tried)
 }
 
-/// The patches, in order.
+/// Returns the paths of the patches, in alphabetical order.
 fn patches(root: &Path) -> io::Result<Vec<PathBuf>> {
     let paths = fs::read_dir(root.join(PATCHES))?.map(|entry| Ok(entry?.path()));
     let mut patches = paths.collect::<io::Result<Vec<_>>>()?;
@@ -172,7 +174,7 @@ fn is_concerned(name: &str, patch: &str, killer: Option<&Killer>, touched: &BTre
         || killer.is_some_and(|killer| touched.iter().any(|file| killer.is_in(file)))
 }
 
-/// The files that have changed, new ones included.
+/// Returns the files that were changed or added since the base.
 fn touched(root: &Path, base: &str) -> Result<BTreeSet<String>, Failure> {
     let listed = git(root, &["diff", "--name-only", "--no-renames", base])?;
     let fresh = git(root, &["ls-files", "--others", "--exclude-standard"])?;
@@ -193,13 +195,13 @@ fn broken(error: io::Error) -> Failure {
     Failure::Work
 }
 
-/// The folder of everything that mutants build.
+/// Returns the folder of all build outputs of mutants.
 fn folder_of(root: &Path) -> PathBuf {
     let base = env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     root.join(base).join("mutants")
 }
 
-/// Debug information would triple what is linked.
+/// Disables debug information, which would triple the size of the test programs.
 fn without_debug_information(command: &mut Command) {
     command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_PROFILE_TEST_DEBUG", "0");
 }
@@ -253,7 +255,6 @@ mod tests {
         assert!(!is_concerned("first", patch, None, &BTreeSet::new()));
     }
 
-    /// Each patch has a row, and each row names tests that are there.
     #[test]
     fn every_patch_has_a_row_with_a_test_that_is_there() {
         let root = repository_root();

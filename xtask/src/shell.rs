@@ -1,7 +1,8 @@
-//! Running other programs, and the report of what was run.
+//! Runs other programs, and reports their outcomes.
 //!
-//! A command is printed before it runs, so that it can be repeated by hand; its output goes straight to the terminal.
-//! A [`Report`] collects steps in order and never stops at a failed one: one run names everything that is wrong.
+//! A command is printed before it runs, so that it can be repeated by hand. Its output goes straight to the
+//! terminal. A [`Report`] runs its steps in order and continues after a failure, so that one run shows all
+//! failures.
 
 use crate::Failure;
 use std::env;
@@ -11,25 +12,25 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The folder of the root package.
+/// Returns the folder of the root package.
 pub(crate) fn repository_root() -> PathBuf {
     let package = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     Path::new(&package).parent().expect("xtask lies in a folder of the repository").to_owned()
 }
 
-/// The cargo that runs this program, to be started in the repository's root.
+/// Returns a command of the cargo that runs this program, to be started in the repository's root.
 pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(repository_root());
     command
 }
 
-/// Is `cargo <subcommand>` installed?
+/// Returns whether `cargo <subcommand>` is installed.
 pub(crate) fn has_cargo_subcommand(subcommand: &str) -> bool {
     succeeds_quietly(&mut cargo([subcommand, "--version"]))
 }
 
-/// Does the command run and succeed? Its output is dropped.
+/// Returns whether the command runs and succeeds. Its output is discarded.
 pub(crate) fn succeeds_quietly(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())
@@ -39,22 +40,22 @@ pub(crate) fn succeeds_quietly(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// What the command prints on standard output, if it succeeds; its errors go to the terminal.
+/// Returns the command's standard output if it succeeds. Its standard error goes to the terminal.
 pub(crate) fn output_of(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Where `program` lies on the search path.
+/// Returns the path of `program` on the search path.
 pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|folder| folder.join(program)).find(|candidate| candidate.is_file())
 }
 
-/// Prints the command, runs it and says how it ended.
+/// Prints and runs the command.
 ///
 /// # Errors
-/// A sentence that says why it did not start or how it failed.
+/// Why the command did not start, or its exit status if it failed.
 pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     eprintln!("$ {}", shown(command));
     match command.status() {
@@ -64,7 +65,7 @@ pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// The command as one would type it, with the environment it sets.
+/// Returns the command as typed in a shell, with the environment variables that it sets.
 fn shown(command: &Command) -> String {
     let quoted = |word: &OsStr| {
         let word = word.to_string_lossy();
@@ -87,11 +88,11 @@ fn shown(command: &Command) -> String {
 /// How a step ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It checked what it checks.
+    /// The check succeeded.
     Passed,
-    /// It found something wrong, or could not run.
+    /// The check failed or could not run, for this reason.
     Failed(String),
-    /// It did not run, for this reason, and checked nothing.
+    /// The check did not run, for this reason.
     Skipped(String),
 }
 
@@ -102,7 +103,7 @@ struct Step {
     took: Duration,
 }
 
-/// What was run and what was left out; its [`Display`](fmt::Display) is the table at the end.
+/// The steps that ran or were skipped. Its [`Display`](fmt::Display) is the final table.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     steps: Vec<Step>,
@@ -132,12 +133,12 @@ impl Report {
         self.notes.push(note.into());
     }
 
-    /// Adds a line above the list of what was not installed or not run.
+    /// Adds a paragraph above the list of what was not installed or not run.
     pub(crate) fn remark(&mut self, remark: impl Into<String>) {
         self.remarks.push(remark.into());
     }
 
-    /// Prints the table.
+    /// Prints the table, with the remarks and notes.
     ///
     /// # Errors
     /// [`Failure::Work`] if a step failed.

@@ -1,18 +1,18 @@
-//! The tests that took longest, from the report that nextest leaves behind (`.config/nextest.toml` asks for it).
+//! The slowest tests, from the JUnit report that nextest writes (configured in `.config/nextest.toml`).
 
 use std::fs;
 use std::path::PathBuf;
 
-/// How many are named.
+/// Maximum number of listed tests.
 const NAMED: usize = 10;
 
-/// Where nextest leaves its report: there, wherever the target folder is.
+/// Returns the path of nextest's report, which does not depend on the target folder of the build.
 pub(crate) fn report() -> PathBuf {
     crate::shell::repository_root().join("target/nextest/default/junit.xml")
 }
 
-/// A sentence that names the slowest tests of the report, and says how much of the time of all tests they took; nothing without a
-/// report.
+/// Returns a list of the slowest tests in the report with their share of the total time, or `None` without
+/// a report.
 pub(crate) fn named() -> Option<String> {
     sentence(&fs::read_to_string(report()).ok()?)
 }
@@ -29,20 +29,20 @@ fn sentence(report: &str) -> Option<String> {
     }
     let count = names.len();
     Some(format!(
-        "the {count} slowest of {} tests, {slowest:.0} s of {all:.0} s of all of them:{}",
+        "the {count} slowest of {} tests took {slowest:.0} s of {all:.0} s in total:{}",
         tests.len(),
         names.concat()
     ))
 }
 
-/// The seconds and the name of a test, from what follows the start of its element.
+/// Parses the time in seconds and the name of a test, from the text that follows `<testcase `.
 fn test(element: &str) -> Option<(f64, String)> {
     let element = &element[..element.find('>')?];
     let attribute = |name: &str| {
         let (_, rest) = element.split_once(&format!("{name}=\""))?;
         rest.split_once('"').map(|(value, _)| value)
     };
-    // A class name ends in `name` too, so that it is asked for with the blank before it.
+    // `classname` also ends in `name`, so the attribute is searched with a space before it.
     let element_name =
         element.strip_prefix("name=\"").and_then(|rest| rest.split_once('"')).map(|(name, _)| name);
     let name = element_name.or_else(|| attribute(" name"))?;
@@ -64,7 +64,7 @@ mod tests {
             );
         }
         let said = sentence(&report).unwrap();
-        assert!(said.starts_with("the 10 slowest of 12 tests, 32 s of 32 s of all of them:"), "{said}");
+        assert!(said.starts_with("the 10 slowest of 12 tests took 32 s of 32 s in total:"), "{said}");
         let lines: Vec<&str> = said.lines().skip(1).collect();
         assert_eq!(lines.len(), 10);
         assert_eq!(lines[..2], ["    20.0 s  dml::hostile a::t3", "     3.5 s  dml::hostile a::t1"]);

@@ -1,7 +1,7 @@
-//! `cargo xtask test`: everything a change has to pass, on whatever machine it is called.
+//! `cargo xtask test`: all tests that a change must pass, on any machine.
 //!
 //! ```text
-//! OpenCL there? --no--> may we install? --yes--> apt-get --> there now?
+//! OpenCL found? --no--> may install? -----yes--> apt-get --> found now?
 //!      | yes                  | no                          yes |  | no
 //!      v                      v                                 |  |
 //! DML_EXPECT=opencl <---------|---------------------------------'  |
@@ -11,10 +11,10 @@
 //!      nextest (or cargo test) --> doc tests --> loom --> tidy --> summary
 //! ```
 //!
-//! The browser for the tests of pages is provided in the same way, and expected as `chromium`.
+//! The browser for the tests of HTML pages is installed in the same way, and expected as `chromium`.
 //!
-//! With `DML_EXPECT=opencl` a test that finds no OpenCL device fails; without it the test says that it checked nothing.
-//! So a device that is there cannot silently drop out of the tests. What the caller already expects is kept.
+//! With `DML_EXPECT=opencl`, a test that finds no OpenCL device fails. Without it, the test is skipped with a
+//! message. So no test silently skips an existing device. Devices that the caller expects are kept.
 
 use crate::Failure;
 use crate::checkers;
@@ -29,26 +29,27 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What the tests need from the system's package manager.
+/// System packages that provide OpenCL.
 const PACKAGES: &[&str] = &["pocl-opencl-icd", "ocl-icd-libopencl1"];
-/// What the tests of pages need from it, and the programs that do as well.
+/// System packages that provide a browser.
 const BROWSER_PACKAGES: &[&str] = &["chromium"];
+/// Programs that the tests of HTML pages accept as browser.
 const BROWSERS: &[&str] = &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
-/// The library that finds the OpenCL drivers.
+/// The library that loads the OpenCL drivers.
 const LOADER: &str = "libOpenCL.so.1";
-/// Where a driver announces itself to the loader.
+/// The folder of the files that list the drivers for the loader.
 const VENDORS: &str = "/etc/OpenCL/vendors";
-/// The variable that tells the tests which devices have to be there, separated by commas.
+/// Environment variable with the devices that the tests require, separated by commas.
 const EXPECT: &str = "DML_EXPECT";
 
-/// What every test is built with beside the default features. Without spans nothing is different but that nobody is told of them, and a build of
-/// their own takes as long as a tenth of all tests.
+/// Arguments that add features to the defaults in all test builds. Without `tracing`, only the spans are
+/// missing. A second build without it would take a tenth of the time of all tests.
 pub(crate) const FEATURES: [&str; 2] = ["--features", "dml/tracing"];
 
 /// Runs every test.
 ///
 /// # Errors
-/// [`Failure::Work`] if a step fails, [`Failure::Usage`] if the arguments are not understood.
+/// [`Failure::Work`] if a step fails, [`Failure::Usage`] if the arguments are invalid.
 pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     let options = Options::parse(arguments)?;
     let mut report = Report::default();
@@ -56,13 +57,13 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     match provide_opencl(options.installing) {
         Ok(()) => expected = Some(also_expecting(expected.as_deref(), "opencl")),
         Err(problem) => report.note(format!(
-            "OpenCL: {problem}; skipped: every test that needs an OpenCL device, each says so itself"
+            "OpenCL: {problem}; the tests that need an OpenCL device are skipped, each with a message"
         )),
     }
     match provide_browser(options.installing) {
         Ok(()) => expected = Some(also_expecting(expected.as_deref(), "chromium")),
         Err(problem) => {
-            report.note(format!("browser: {problem}; skipped: the tests of pages, each says so itself"));
+            report.note(format!("browser: {problem}; the tests of HTML pages are skipped"));
         }
     }
     let mut tests = if has_cargo_subcommand("nextest") {
@@ -78,7 +79,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
         tests.env(EXPECT, &devices);
         doc_tests.env(EXPECT, &devices);
     }
-    // One of an earlier run would name other times.
+    // Removes the report of an earlier run, in case this run writes none.
     let _ = fs::remove_file(slowest::report());
     report.command("tests", tests);
     slowest::named().into_iter().for_each(|slowest| report.remark(slowest));
@@ -92,7 +93,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     report.finish()
 }
 
-/// May packages be installed?
+/// Whether packages may be installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Installing {
     WhereAllowed,
@@ -115,7 +116,7 @@ impl Options {
                 "--" => options.for_nextest = rest.by_ref().cloned().collect(),
                 other => {
                     let problem =
-                        format!("test does not know `{other}`; what nextest is to get stands after `--`");
+                        format!("test: unknown argument `{other}`; put arguments for nextest after `--`");
                     return Err(Failure::Usage(problem));
                 }
             }
@@ -124,7 +125,7 @@ impl Options {
     }
 }
 
-/// The devices expected so far and one more.
+/// Adds a device to the expected devices.
 fn also_expecting(expected: Option<&str>, device: &str) -> String {
     match expected {
         None => device.to_owned(),
@@ -133,7 +134,7 @@ fn also_expecting(expected: Option<&str>, device: &str) -> String {
     }
 }
 
-/// Sees to it that there is an OpenCL platform, or says why there is none.
+/// Installs an OpenCL platform if there is none. Returns why there is still none.
 fn provide_opencl(installing: Installing) -> Result<(), String> {
     let missing = match missing_opencl() {
         None => return Ok(()),
@@ -151,7 +152,7 @@ fn provide_opencl(installing: Installing) -> Result<(), String> {
     }
 }
 
-/// Sees to it that there is a browser that starts, or says why there is none.
+/// Installs a browser if none starts. Returns why there is still none.
 fn provide_browser(installing: Installing) -> Result<(), String> {
     let is_there = || BROWSERS.iter().any(|browser| succeeds_quietly(Command::new(browser).arg("--version")));
     if is_there() {
@@ -167,14 +168,14 @@ fn provide_browser(installing: Installing) -> Result<(), String> {
     if is_there() { Ok(()) } else { Err(format!("{missing} starts, although {packages} is installed")) }
 }
 
-/// What keeps a program on this machine from finding an OpenCL platform, if anything does.
+/// Returns why programs on this machine find no OpenCL platform, or `None` if they find one.
 fn missing_opencl() -> Option<String> {
     let listing = ["ldconfig", "/sbin/ldconfig"].iter().find_map(|program| {
         let mut command = Command::new(program);
         find_program(program).and_then(|_| output_of(command.arg("-p")))
     });
     let Some(listing) = listing else {
-        return Some("no ldconfig to look for libraries with".to_owned());
+        return Some("no ldconfig, which lists the installed libraries".to_owned());
     };
     let mut drivers: Vec<_> = fs::read_dir(VENDORS)
         .into_iter()
@@ -187,9 +188,9 @@ fn missing_opencl() -> Option<String> {
     what_is_missing(&listing, &drivers, &|path| path.exists())
 }
 
-/// Judges the output of `ldconfig -p` and the contents of the driver files.
+/// Returns what OpenCL lacks, from the output of `ldconfig -p` and the contents of the driver files.
 ///
-/// A driver file alone does not make a platform: containers often have the file of a driver that they do not have.
+/// A driver file is not enough: containers often have the file without the driver itself.
 fn what_is_missing(listing: &str, drivers: &[String], exists: &dyn Fn(&Path) -> bool) -> Option<String> {
     if !listing.lines().any(|line| line.trim_start().starts_with(LOADER)) {
         return Some(format!("no OpenCL loader ({LOADER})"));
@@ -207,10 +208,10 @@ fn what_is_missing(listing: &str, drivers: &[String], exists: &dyn Fn(&Path) -> 
         return None;
     }
     let named = drivers.iter().map(|driver| driver.trim()).collect::<Vec<_>>().join(", ");
-    Some(format!("no OpenCL driver: {VENDORS} names {named}, which is not there"))
+    Some(format!("no OpenCL driver: {VENDORS} names {named}, which does not exist"))
 }
 
-/// Installs packages without asking, updating the package lists only when it does not go without.
+/// Installs packages without confirmation. Updates the package lists only if the installation fails without.
 fn install(packages: &[&str]) -> Result<(), String> {
     if find_program("apt-get").is_none() {
         return Err("this machine has no apt-get".to_owned());
@@ -225,7 +226,7 @@ fn install(packages: &[&str]) -> Result<(), String> {
     let apt_get = |arguments: &[&str]| {
         let mut command = Command::new(prefix[0]);
         command.args(&prefix[1..]).args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "-q"]);
-        // A machine without a network fails soon; another package manager at work is waited for.
+        // Without a network, the command fails soon. If another package manager holds the lock, it waits.
         command.args([
             "-o",
             "Acquire::Retries=1",
@@ -268,7 +269,7 @@ mod tests {
     #[test]
     fn a_driver_file_without_its_library_is_no_platform() {
         let problem = missing(LISTING, &["libnvidia-opencl.so.1\n"], &[]).unwrap();
-        assert!(problem.contains("names libnvidia-opencl.so.1, which is not there"), "{problem}");
+        assert!(problem.contains("names libnvidia-opencl.so.1, which does not exist"), "{problem}");
     }
 
     #[test]

@@ -7,17 +7,16 @@
 //!                         --> *.md                                          --> links     --'
 //! ```
 //!
-//! 1. `unsafe` stands in `dml-arenas`, in two files of `dml-core/src/memory`, and where kernels are launched on devices, and
-//!    nowhere else; every block says why it is sound.
+//! 1. `unsafe` appears only in `dml-arenas`, in four files of `dml-core`, and where kernels are launched on
+//!    devices. Every block has a comment that says why it is sound.
 //! 2. `dml-core::state` is pure: no clocks, threads, locks, atomics or I/O.
-//! 3. `dml-core` names no memory framework, `dml-scheduler` no arena, neither in code nor in what it depends on.
-//! 4. Only `dml-core::sync` knows where locks come from. The rooms of `dml-core` and `dml-scheduler` import from
-//!    no room above them.
-//! 5. No file outgrows a reader, no placeholder is left, every crate takes the workspace's lints, every link leads
-//!    somewhere.
-//! 6. Every numbered obligation of a public trait names a test that is there.
+//! 3. `dml-core` names no memory framework and `dml-scheduler` no arena, in code or as a dependency.
+//! 4. Only `dml-core/src/base/sync` names the libraries that provide locks. The rooms (top-level modules) of
+//!    `dml-core` and `dml-scheduler` import only from earlier rooms.
+//! 5. No file is too long, no placeholder is left, crates inherit the workspace's lints, and no link is dead.
+//! 6. Every numbered obligation of a public trait names an existing test.
 //!
-//! The rules read text, not meaning: they catch what someone does in good faith, not what someone hides.
+//! The rules check text, not semantics: they catch mistakes, not deliberate evasion.
 
 mod contracts;
 mod links;
@@ -35,7 +34,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// A place that breaks an invariant.
+/// A violation of an invariant, with its place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Violation {
     path: String,
@@ -68,7 +67,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// Checks the repository, prints what is wrong and says how much it is.
+/// Checks the repository, prints the violations and returns their number.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -102,9 +101,9 @@ fn violations_of(root: &Path) -> io::Result<Vec<Violation>> {
     Ok(violations)
 }
 
-/// Every file of the repository, relative to its root with `/` between the folders, in order.
+/// Returns the paths of all files in the repository, sorted and relative to its root, with `/` separators.
 ///
-/// Left out are hidden files and folders, build outputs, and what the command writes (`out`).
+/// Omits hidden files and folders, build outputs, and the output folder of the `dml` command (`out`).
 fn files_of(root: &Path) -> io::Result<Vec<String>> {
     let mut files = Vec::new();
     let mut folders = vec![String::new()];
@@ -133,7 +132,7 @@ fn files_of(root: &Path) -> io::Result<Vec<String>> {
 mod tests {
     use super::*;
 
-    /// A folder that is removed in the end.
+    /// A temporary folder that is removed on drop.
     struct Scratch(std::path::PathBuf);
 
     impl Scratch {

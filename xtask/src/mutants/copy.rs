@@ -1,4 +1,4 @@
-//! A copy of the repository that patches may break, and what tests make of it.
+//! A scratch copy of the repository for patches, and the verdict of a test on it.
 
 use super::{PROFILE, without_debug_information};
 use std::collections::BTreeSet;
@@ -14,14 +14,14 @@ pub(super) struct Copy {
 }
 
 impl Copy {
-    /// Brings the copy in `folder` up to date. Only files that differ are written, so that what is built stays built.
+    /// Updates the copy in `folder`. Only files that differ are written, so that builds stay incremental.
     pub(super) fn of(root: &Path, folder: &Path) -> io::Result<Self> {
         let copy = Self { tree: folder.join("tree"), build: folder.join("build") };
         let mut list = Command::new("git");
         list.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(root);
         let listed = list.output()?;
         if !listed.status.success() {
-            return Err(io::Error::other("git does not list the repository's files"));
+            return Err(io::Error::other("git ls-files failed in the repository"));
         }
         let names = String::from_utf8_lossy(&listed.stdout).into_owned();
         let names: BTreeSet<_> = names.split_terminator('\0').collect();
@@ -29,7 +29,7 @@ impl Copy {
         Ok(copy)
     }
 
-    /// Does `work` while the patch is applied.
+    /// Applies the patch, calls `work`, and reverts the patch.
     pub(super) fn with<R>(&self, patch: &Path, work: impl FnOnce() -> R) -> Result<R, String> {
         self.apply(patch, &[])?;
         let result = work();
@@ -39,7 +39,7 @@ impl Copy {
 
     fn apply(&self, patch: &Path, how: &[&str]) -> Result<(), String> {
         let mut git = Command::new("git");
-        // Inside the repository git would look for the patched files there.
+        // The copy may lie inside the repository. Without the ceiling, git would patch the repository itself.
         let ceiling = self.tree.parent().unwrap_or(&self.tree);
         git.arg("apply").args(how).arg(patch).current_dir(&self.tree).env("GIT_CEILING_DIRECTORIES", ceiling);
         match git.output() {
@@ -51,7 +51,7 @@ impl Copy {
         }
     }
 
-    /// Lets a command of cargo work on the copy.
+    /// Configures a cargo command to run in the copy.
     pub(super) fn prepare(&self, command: &mut Command) {
         command.current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.build).env("CARGO_TERM_COLOR", "never");
         command.env("NEXTEST_PROFILE", PROFILE).env("CARGO_INCREMENTAL", "1");
@@ -59,14 +59,14 @@ impl Copy {
     }
 }
 
-/// What a test made of a mutant.
+/// The outcome of a test on a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// This test failed or did not end.
+    /// This test failed or timed out.
     Killed(String),
     /// Every test passed.
     Survived,
-    /// It could not be tried.
+    /// The mutant could not be tested, for this reason.
     Broken(String),
 }
 
@@ -77,7 +77,7 @@ pub(super) fn verdict(mut command: Command) -> Verdict {
     }
 }
 
-/// Reads what nextest, or a command that runs it, wrote.
+/// Parses the output of nextest, or of a command that runs it.
 fn read_verdict(output: &Output) -> Verdict {
     if output.status.success() {
         return Verdict::Survived;
@@ -95,11 +95,11 @@ fn read_verdict(output: &Output) -> Verdict {
     }
 }
 
-/// Makes `to` hold these files of `from` and no others.
+/// Updates `to` to hold exactly these files of `from`.
 fn update(from: &Path, to: &Path, names: &BTreeSet<&str>) -> io::Result<()> {
     for name in names {
         let (source, target) = (from.join(name), to.join(name));
-        // A file may be listed and gone.
+        // Git also lists files that were deleted without being staged.
         let Ok(text) = fs::read(&source) else { continue };
         if fs::read(&target).is_ok_and(|old| old == text) {
             continue;

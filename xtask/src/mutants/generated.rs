@@ -1,10 +1,11 @@
-//! Generated mutants: cargo-mutants changes one part of the repository, mutant by mutant.
+//! Generated mutants: cargo-mutants changes one part of the repository, one mutant at a time.
 //!
 //! ```text
-//!   mutants of a part ──▶ unit tests of its crate ──missed──▶ tests of other crates and of the root ──missed──▶ survivors
+//!   mutants of a part ──▶ tests of its crate ──missed──▶ integration tests ──missed──▶ survivors
 //! ```
-//! What is mutated is in `.cargo/mutants/PART.toml`, with the accepted survivors and their reasons. Two steps are faster than one: a test
-//! program of the root takes longer to link than most unit tests take altogether, and the unit tests kill most mutants.
+//! `.cargo/mutants/PART.toml` selects the code to mutate, and lists the accepted survivors with their
+//! reasons. Two steps are faster than one: the unit tests kill most mutants, and take less time than linking
+//! one test program of the root.
 
 use super::{PROFILE, broken, folder_of, without_debug_information};
 use crate::Failure;
@@ -20,9 +21,10 @@ use std::process::Command;
 struct Part {
     name: &'static str,
     package: &'static str,
-    /// The arguments of nextest for the tests of its own crate.
+    /// The arguments of nextest that select the tests of the part's crate.
     own: &'static [&'static str],
-    /// The integration tests for what these miss, of the root package or of its own; none without a second step.
+    /// The integration tests for the mutants that these miss, of the root package or of the crate. If empty,
+    /// there is no second step.
     outer: &'static [&'static str],
     /// The features of the root package that these tests need.
     features: &'static str,
@@ -119,15 +121,15 @@ const PARTS: &[Part] = &[
     },
 ];
 
-/// The names of the parts, in a list.
+/// Returns the names of the parts, separated by commas.
 pub(super) fn names() -> String {
     PARTS.iter().map(|part| part.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Mutates a part; `arguments` are for cargo-mutants.
+/// Mutates a part, and passes `arguments` to cargo-mutants.
 pub(super) fn run(report: &mut Report, root: &Path, part: &str, arguments: &[String]) -> Result<(), Failure> {
     let Some(part) = PARTS.iter().find(|known| known.name == part) else {
-        return Err(Failure::Usage(format!("`{part}` is none of the parts: {}", names())));
+        return Err(Failure::Usage(format!("unknown part `{part}`: the parts are {}", names())));
     };
     if is_installed(report) { part.run(report, root, arguments) } else { Ok(()) }
 }
@@ -151,13 +153,13 @@ fn is_installed(report: &mut Report) -> bool {
     let is_installed = has_cargo_subcommand("mutants");
     if !is_installed {
         report.step("generated mutants", || Outcome::Skipped("cargo-mutants is not installed".to_owned()));
-        report.note("no mutants were generated (cargo install cargo-mutants --locked)");
+        report.note("cargo-mutants: no mutants were generated (cargo install cargo-mutants --locked)");
     }
     is_installed
 }
 
 impl Part {
-    /// Whether a file is mutated as one of this part.
+    /// Returns whether a file belongs to this part.
     fn has(&self, file: &str) -> bool {
         let folder = if self.package == "dml" { "src/" } else { self.package };
         file.starts_with(folder) && file.ends_with(".rs")
@@ -166,7 +168,7 @@ impl Part {
     fn run(&self, report: &mut Report, root: &Path, arguments: &[String]) -> Result<(), Failure> {
         let name = |step: &str| format!("{}, {step}", self.name);
         let folder = emptied(self.output(root, "own")).map_err(broken)?;
-        // Unoptimised code compiles faster. The tests of the root measure times.
+        // Unoptimised code compiles faster. The root's tests keep their profile, because they measure times.
         let unoptimised = ["", "package.dml-core.", "package.dml-verify."]
             .map(|package| format!("--config=profile.test.{package}opt-level=0"));
         let tests: Vec<&str> =
@@ -176,7 +178,7 @@ impl Part {
             return Ok(());
         };
         if !missed.is_empty() && !self.outer.is_empty() {
-            // cargo-mutants skips what an earlier run has caught: here all but the missed ones.
+            // `--iterate` skips mutants that are listed as caught: here, all but the missed ones.
             let listed = with(self.command(root, &folder, &[]), &["--list"]);
             let listed = output_of(&mut { listed }).ok_or(Failure::Work)?;
             let folder = emptied(self.output(root, "outer")).map_err(broken)?;
@@ -205,15 +207,15 @@ impl Part {
         folder_of(root).join("generated").join(self.name).join(step)
     }
 
-    /// The command that lets cargo-mutants mutate this part; `tests` are arguments for all calls of cargo.
+    /// Returns the cargo-mutants command for this part. `tests` are arguments of every cargo call.
     fn command(&self, root: &Path, output: &Path, tests: &[&str]) -> Command {
         let mut command = cargo(["mutants", "--package", self.package]);
         command.arg("--config").arg(root.join(".cargo/mutants").join(format!("{}.toml", self.name)));
         command.arg("--output").arg(output);
         tests.iter().for_each(|test| _ = command.arg(format!("--cargo-arg={test}")));
-        // Few cases of each property kill most of what all of them do.
+        // A few cases of each property kill nearly as many mutants as all of them.
         command.env("PROPTEST_CASES", "32").env("NEXTEST_PROFILE", PROFILE);
-        // Cargo does not tell a copy of a workspace from the workspace itself: they must not share what they build.
+        // Cargo does not distinguish a copied workspace from the original: they must not share build outputs.
         command.env("CARGO_TARGET_DIR", folder_of(root).join("generated/target"));
         without_debug_information(&mut command);
         command
@@ -225,7 +227,7 @@ fn with<S: AsRef<OsStr>>(mut command: Command, arguments: &[S]) -> Command {
     command
 }
 
-/// An empty folder.
+/// Creates the folder, or empties it if it exists.
 fn emptied(folder: PathBuf) -> io::Result<PathBuf> {
     match fs::remove_dir_all(&folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -234,11 +236,11 @@ fn emptied(folder: PathBuf) -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Runs cargo-mutants and returns the mutants that it says are missed; `None` if it failed.
+/// Runs cargo-mutants and returns the mutants that the tests missed, or `None` if it failed.
 fn missed(report: &mut Report, step: &str, mut command: Command, output: &Path) -> Option<Vec<String>> {
     let mut missed = None;
     report.step(step, || match command.status() {
-        // 2: some were missed; 3: a test did not end.
+        // 2: some mutants were missed; 3: some tests timed out.
         Ok(status) if matches!(status.code(), Some(0 | 2 | 3)) => {
             let names = fs::read_to_string(output.join("mutants.out/missed.txt")).unwrap_or_default();
             missed = Some(names.lines().map(str::to_owned).collect());

@@ -1,4 +1,4 @@
-//! The tests that kill patches, as the rows of a table name them.
+//! The tests that kill the patches, parsed from the rows of the table.
 
 use super::PROFILE;
 use super::copy::Copy;
@@ -10,15 +10,15 @@ use std::process::Command;
 /// The test that kills a patch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Killer {
-    /// The short name of a crate whose unit tests are meant, or the tests of the root package in this file or folder.
+    /// The short name of a crate, [`LOOM`], or the file or folder of the root package's integration tests.
     runner: String,
-    /// The file or folder of a crate's integration tests.
+    /// The file or folder of the crate's integration tests; `None` for unit tests.
     target: Option<String>,
-    /// The test's path; empty for all models of loom.
+    /// The test's path; empty for all loom models.
     pub(super) test: String,
 }
 
-/// The short name of each crate in the table.
+/// Short names of crates in the table, with the crates' names.
 const CRATES: &[(&str, &str)] = &[
     ("unit", "dml-core"),
     ("arenas", "dml-arenas"),
@@ -27,16 +27,16 @@ const CRATES: &[(&str, &str)] = &[
     ("workloads", "dml-workloads"),
 ];
 
-/// The short name of the models of loom.
+/// Short name of the loom models in the table.
 const LOOM: &str = "loom";
 
 impl Killer {
-    /// The crate of the test; `None` for the root package.
+    /// Returns the crate of the test, or `None` for the root package.
     fn package(&self) -> Option<&'static str> {
         CRATES.iter().find(|(short, _)| *short == self.runner).map(|(_, package)| *package)
     }
 
-    /// The folder and the name of the integration tests; `None` for unit tests.
+    /// Returns the folder and the name of the integration tests, or `None` for unit tests.
     pub(super) fn target(&self, root: &Path) -> Option<(PathBuf, String)> {
         match (self.package(), &self.target) {
             (Some(package), target) => {
@@ -46,14 +46,15 @@ impl Killer {
         }
     }
 
-    /// Returns whether the killing test is in this file. Unit tests are beside what they test.
+    /// Returns whether the killing test is an integration test in this file. Unit tests are beside
+    /// the code that they test.
     pub(super) fn is_in(&self, file: &str) -> bool {
         let Some((folder, target)) = self.target(Path::new("")) else { return false };
         let folder = folder.join(target).to_string_lossy().replace('\\', "/");
         file.strip_prefix(&folder).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
     }
 
-    /// Returns whether a file has the test: that of its module, or one of its integration tests.
+    /// Returns whether the test exists, in the file of its module or in a file of its integration tests.
     #[cfg(test)]
     pub(super) fn is_there(&self, root: &Path) -> bool {
         let (modules, test) = self.test.rsplit_once("::").unwrap_or(("", &self.test));
@@ -73,7 +74,7 @@ impl Killer {
         candidates.into_iter().chain([file(parent).join("mod.rs")]).any(has_test)
     }
 
-    /// The command that runs this test alone.
+    /// Returns the command that runs only this test.
     pub(super) fn command(&self, copy: &Copy) -> Command {
         if self.runner == LOOM {
             let mut command = cargo(["run", "--quiet", "--package", "xtask", "--", "loom"]);
@@ -86,7 +87,7 @@ impl Killer {
             (Some(package), Some(target)) => command.args(["--package", package, "--test", target]),
             (Some(package), None) => command.args(["--package", package, "--lib"]),
             (None, target) => {
-                // Without the command and the workloads, which take long to build.
+                // The `command` feature, with the workloads, takes long to build.
                 command.args(["--package", "dml", "--no-default-features", "--features", "offload,opencl"]);
                 command.args(["--test", target.as_ref().unwrap_or(&self.runner)])
             }
@@ -97,7 +98,7 @@ impl Killer {
     }
 }
 
-/// Reads the table: a row's first word in code marks is the patch, those of its last column name the test.
+/// Parses the table. A row's first code span is the patch; the code spans of its last column name the test.
 pub(super) fn killers(table: &str) -> BTreeMap<String, Killer> {
     let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |"));
     rows.filter_map(|row| {

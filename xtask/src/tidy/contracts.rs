@@ -1,12 +1,12 @@
-//! The rule about contracts: each obligation of a public trait names a test that holds it.
+//! The rule about contracts: each numbered obligation in a doc comment names a test that checks it.
 //!
-//! An obligation is an item of a list in a doc comment that begins with its number: `- **A-1** ...`. It names its tests as code.
+//! An obligation is a list item that begins with its number: `- **A-1** ...`. Its code spans name tests.
 
 use super::Violation;
 use super::source::{SourceFile, identifiers};
 use std::collections::BTreeSet;
 
-/// The functions of a file that stand in code for tests.
+/// Returns the functions in the test code of a file.
 pub(super) fn tests_of(file: &SourceFile) -> impl Iterator<Item = String> + '_ {
     file.lines.iter().filter(|line| line.is_test).filter_map(|line| {
         let mut words = identifiers(&line.code).map(|(_, word)| word);
@@ -14,13 +14,13 @@ pub(super) fn tests_of(file: &SourceFile) -> impl Iterator<Item = String> + '_ {
     })
 }
 
-/// Checks the obligations of a file against the functions of all tests.
+/// Checks that each obligation in a file names one of the test functions.
 pub(super) fn check(file: &SourceFile, tests: &BTreeSet<String>) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut open: Option<(usize, String, bool)> = None;
     let mut close = |open: &mut Option<(usize, String, bool)>| {
         if let Some((line, number, false)) = open.take() {
-            let text = format!("{number} names no test that is there");
+            let text = format!("{number} names no existing test");
             violations.push(Violation { path: file.path.clone(), line, rule: "contract-tests", text });
         }
     };
@@ -45,7 +45,7 @@ pub(super) fn check(file: &SourceFile, tests: &BTreeSet<String>) -> Vec<Violatio
     violations
 }
 
-/// The number with which an item of a contract begins: capitals, a hyphen, digits.
+/// Returns the number at the start of a contract's item: capitals, a hyphen, digits.
 fn numbered(item: &str) -> Option<&str> {
     let number = item.strip_prefix("**")?.split_once("**")?.0;
     let (letters, digits) = number.split_once('-')?;
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(tests, BTreeSet::from(["this_is_done".to_owned()]));
         let found = check(&file, &tests);
         let told: Vec<_> = found.iter().map(|found| (found.line, found.text.as_str())).collect();
-        let names = |number| format!("{number} names no test that is there");
+        let names = |number| format!("{number} names no existing test");
         assert_eq!(told, [(5, names("A-2").as_str()), (7, names("A-4").as_str())]);
     }
 }

@@ -1,11 +1,11 @@
-//! The rule about documents: a link to a file of the repository leads to one.
+//! The rule about documents: the target of each link to a file of the repository exists.
 //!
-//! Inline links, images and reference definitions are followed; addresses with a scheme and anchors are not. Code, in
-//! blocks and in spans, is left alone.
+//! It checks inline links, images and reference definitions. It ignores URLs with a scheme, anchors, and code
+//! in blocks and spans.
 
 use super::Violation;
 
-/// Checks the document at `path`; `exists` answers for a path relative to the repository's root.
+/// Checks the document at `path`. `exists` returns whether a path relative to the repository's root exists.
 pub(super) fn check(path: &str, text: &str, exists: &dyn Fn(&str) -> bool) -> Vec<Violation> {
     let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
     let violation = |line, text| Violation { path: path.to_owned(), line, rule: "dead-link", text };
@@ -19,7 +19,7 @@ pub(super) fn check(path: &str, text: &str, exists: &dyn Fn(&str) -> bool) -> Ve
             match resolve(folder, &file.replace("%20", " ")) {
                 None => violations.push(violation(line, format!("`{target}` leads out of the repository"))),
                 Some(resolved) if !exists(&resolved) => {
-                    violations.push(violation(line, format!("`{target}` is not there")))
+                    violations.push(violation(line, format!("`{target}` does not exist")))
                 }
                 Some(_) => {}
             }
@@ -28,7 +28,7 @@ pub(super) fn check(path: &str, text: &str, exists: &dyn Fn(&str) -> bool) -> Ve
     violations
 }
 
-/// The lines outside of fenced blocks, numbered from 1, with their code spans blanked.
+/// Returns the lines outside of fenced blocks, numbered from 1, without their code spans.
 fn prose_lines(text: &str) -> Vec<(usize, String)> {
     let mut fence: Option<&str> = None;
     let mut prose = Vec::new();
@@ -51,7 +51,7 @@ fn prose_lines(text: &str) -> Vec<(usize, String)> {
     prose
 }
 
-/// The line with everything between matching runs of backticks left out.
+/// Returns the line without its code spans.
 fn without_code_spans(line: &str) -> String {
     let mut kept = String::new();
     let mut rest = line;
@@ -67,7 +67,7 @@ fn without_code_spans(line: &str) -> String {
     kept + rest
 }
 
-/// What the links of a line point at.
+/// Returns the targets of the links in a line.
 fn targets(line: &str) -> Vec<String> {
     let mut targets = Vec::new();
     let definition = line.trim_start().strip_prefix('[').filter(|rest| !rest.starts_with('^'));
@@ -93,7 +93,7 @@ fn targets(line: &str) -> Vec<String> {
     targets
 }
 
-/// The address in `<address> "title"`, its angle brackets being optional like its title.
+/// Returns the address of `<address> "title"`, in which the angle brackets and the title are optional.
 fn without_title(target: &str) -> String {
     let target = target.trim();
     match target.strip_prefix('<').and_then(|rest| rest.split_once('>')) {
@@ -106,7 +106,7 @@ fn has_scheme(target: &str) -> bool {
     target.split_once(':').is_some_and(|(scheme, _)| scheme.chars().all(|c| c.is_ascii_alphanumeric()))
 }
 
-/// The path from the repository's root, or nothing if it leads out. `/x` is meant from the root.
+/// Returns the path from the repository's root, or `None` if it is outside. `/x` is relative to the root.
 fn resolve(folder: &str, target: &str) -> Option<String> {
     let base = if target.starts_with('/') { "" } else { folder };
     let mut segments = Vec::new();
@@ -124,7 +124,7 @@ fn resolve(folder: &str, target: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// The lines with dead links in a document of `docs` in a repository of four files.
+    /// Returns the lines with dead links of a document in the folder `docs` of a small repository.
     fn dead(text: &str) -> Vec<usize> {
         let files = ["", "README.md", "docs/json.md", "docs/a (b).md", "src"];
         check("docs/guide.md", text, &|path| files.contains(&path))

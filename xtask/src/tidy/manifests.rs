@@ -1,12 +1,12 @@
-//! The rules about `Cargo.toml`: every crate takes the workspace's lints, and no crate depends upwards.
+//! The rules about `Cargo.toml`: crates inherit the workspace's lints and depend on no higher layer.
 //!
 //! | rule | forbids |
 //! |---|---|
 //! | `workspace-lints` | a member without `[lints] workspace = true`, or without a manifest |
-//! | `core-frameworks` | a memory framework or a crate of the layers above among the dependencies of `dml-core` |
+//! | `core-frameworks` | a memory framework or a higher layer among the dependencies of `dml-core` |
 //! | `scheduler-arenas` | `dml-arenas` or a framework among the dependencies of `dml-scheduler` |
 //!
-//! Dependencies of tests are free. Manifests are read line by line, as `cargo new` and people write them: this is no
+//! Dev-dependencies are not restricted. Manifests are parsed line by line, in their usual layout: this is no
 //! TOML parser.
 
 use super::Violation;
@@ -14,15 +14,15 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// The crates that are memory frameworks, or stand for one.
+/// Crates that are memory frameworks, or bindings to one.
 const FRAMEWORK_CRATES: &[&str] = &["opencl3", "cl3", "cudarc", "cust"];
-/// The crates of the workspace that stand above `dml-core`.
+/// Crates of the workspace in layers above `dml-core`.
 const UPPER_CRATES: &[&str] = &["dml-arenas", "dml-scheduler", "dml-workloads", "dml"];
 
 /// Checks the manifests of the workspace at `root`.
 ///
 /// # Errors
-/// The workspace's own manifest cannot be read.
+/// If the workspace's own manifest cannot be read.
 pub(super) fn check(root: &Path) -> io::Result<Vec<Violation>> {
     let workspace = fs::read_to_string(root.join("Cargo.toml"))
         .map_err(|error| io::Error::new(error.kind(), format!("Cargo.toml: {error}")))?;
@@ -68,7 +68,7 @@ fn check_package(path: &str, manifest: &str) -> Vec<Violation> {
     violations
 }
 
-/// A `key = value` line, or the heading of a section with an empty key.
+/// A `key = value` line, or a section heading (with an empty key).
 struct Entry<'a> {
     line: usize,
     section: &'a str,
@@ -77,7 +77,7 @@ struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// The crate that this line begins to name as a dependency outside of tests.
+    /// Returns the crate that this line declares as a dependency outside of tests.
     fn dependency(&self) -> Option<&'a str> {
         let own = |section: &str| {
             let section = section
@@ -107,7 +107,7 @@ fn entries(manifest: &str) -> impl Iterator<Item = Entry<'_>> {
     })
 }
 
-/// The folders of the workspace's members.
+/// Returns the folders of the workspace's members.
 fn members(workspace: &str) -> Vec<&str> {
     let list = workspace.split_once("\nmembers").and_then(|(_, rest)| rest.split_once('['));
     let Some((list, _)) = list.and_then(|(_, rest)| rest.split_once(']')) else { return Vec::new() };

@@ -1,11 +1,11 @@
-//! The paths that a piece of code names, with `use` trees written out.
+//! Extracts the paths in a piece of code, with `use` trees expanded.
 //!
-//! `use std::{fs, sync::{Arc, Mutex}}; std::io::sink()` names `std::fs`, `std::sync::Arc`, `std::sync::Mutex` and
-//! `std::io::sink`. A rule that forbids `std::fs` then sees it however it was written.
+//! `use std::{fs, sync::{Arc, Mutex}}; std::io::sink()` names `std::fs`, `std::sync::Arc`, `std::sync::Mutex`
+//! and `std::io::sink`. A rule that forbids `std::fs` finds it in every notation.
 
 use super::source::identifiers;
 
-/// A path and the line where its last segment stands.
+/// A path and the line of its last segment.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NamedPath {
     pub(super) line: usize,
@@ -22,7 +22,7 @@ enum Token<'a> {
     Other,
 }
 
-/// Every path in the numbered lines of code.
+/// Returns every path in the numbered lines of code.
 pub(super) fn named_paths<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> Vec<NamedPath> {
     let tokens: Vec<_> =
         lines.flat_map(|(line, code)| tokens(code).into_iter().map(move |token| (line, token))).collect();
@@ -37,7 +37,7 @@ pub(super) fn named_paths<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> 
     paths
 }
 
-/// Reads the path that begins at `next`, with the trees that hang on it, and says what comes after it.
+/// Reads the path at `next`, with its `use` tree, and returns the index of the following token.
 fn path_tree(
     tokens: &[(usize, Token<'_>)],
     mut next: usize,
@@ -62,7 +62,7 @@ fn path_tree(
     next
 }
 
-/// Reads what stands in the braces of a tree and says what comes after them.
+/// Reads the paths in the braces of a `use` tree and returns the index of the following token.
 fn branches(
     tokens: &[(usize, Token<'_>)],
     mut next: usize,

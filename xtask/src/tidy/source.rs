@@ -1,40 +1,40 @@
-//! A Rust file with its code, its strings and its comments told apart.
+//! Separates the code, the literals and the comments of a Rust file.
 //!
 //! ```text
 //! let x = "unsafe"; // todo!      raw
-//! let x = "      ";               code     what is neither a comment nor inside a literal
-//! let x = "unsafe";               literal  the code and what stands in literals
+//! let x = "      ";               code     without comments and the contents of literals
+//! let x = "unsafe";               literal  the code and the contents of literals
 //!                   // todo!      comment
 //! ```
 //!
-//! 1. The three have as many lines as the file, and a character stands in the column where the file has it.
-//! 2. Everything of the file but white space stands in exactly one of `comment` and `literal`.
+//! 1. Each of the three has as many lines as the file, and each character is in its original column.
+//! 2. Every character of the file that is not white space is in exactly one of `comment` and `literal`.
 //!
-//! This is a lexer, not a parser: it knows nested comments, raw strings and the difference between `'a'` and `'a`.
+//! This is a lexer, not a parser. It knows nested comments, raw strings, and lifetimes (`'a`) from `'a'`.
 
 use std::ops::Range;
 
-/// One file, line by line.
+/// A file, split into lines.
 #[derive(Debug)]
 pub(super) struct SourceFile {
-    /// Relative to the repository's root, with `/` between the folders.
+    /// The path relative to the repository's root, with `/` separators.
     pub(super) path: String,
     pub(super) lines: Vec<Line>,
 }
 
-/// One line in its three readings.
+/// A line with its three readings.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) raw: String,
     pub(super) code: String,
     pub(super) literal: String,
     pub(super) comment: String,
-    /// Is the line only compiled for tests?
+    /// Whether the line is only compiled for tests.
     pub(super) is_test: bool,
 }
 
 impl SourceFile {
-    /// Reads a file's text.
+    /// Splits a file's text.
     pub(super) fn new(path: &str, text: &str) -> Self {
         let readings = Lexer::new(text).run();
         let mut lines: Vec<_> = text
@@ -58,18 +58,18 @@ impl SourceFile {
         Self { path: path.to_owned(), lines }
     }
 
-    /// The lines of the file that are compiled outside of tests, numbered from 1.
+    /// Returns the lines that are compiled outside of tests, numbered from 1.
     pub(super) fn production_lines(&self) -> impl Iterator<Item = (usize, &Line)> {
         self.numbered_lines().filter(|(_, line)| !line.is_test)
     }
 
-    /// All lines, numbered from 1.
+    /// Returns all lines, numbered from 1.
     pub(super) fn numbered_lines(&self) -> impl Iterator<Item = (usize, &Line)> {
         self.lines.iter().enumerate().map(|(index, line)| (index + 1, line))
     }
 }
 
-/// The identifiers and keywords in a piece of code, each with the byte at which it begins; numbers are none.
+/// Returns the identifiers and keywords in the code, each with its byte offset. Numbers are omitted.
 pub(super) fn identifiers(code: &str) -> impl Iterator<Item = (usize, &str)> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let mut rest = 0;
@@ -82,7 +82,7 @@ pub(super) fn identifiers(code: &str) -> impl Iterator<Item = (usize, &str)> {
     .filter(|(_, word)| !word.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// The lines (from 0) of the items under `#[cfg(test)]` or the like; all of them under `#![cfg(test)]`.
+/// Returns the lines (from 0) of the items under `#[cfg(test)]` or similar; all lines under `#![cfg(test)]`.
 fn test_regions(code: &str) -> Vec<Range<usize>> {
     let line_of = |byte: usize| code[..byte].matches('\n').count();
     let mut regions = Vec::new();
@@ -108,7 +108,7 @@ fn test_regions(code: &str) -> Vec<Range<usize>> {
     regions
 }
 
-/// Where the item that begins `code` ends: at its closing brace, or at its semicolon if it has no braces.
+/// Returns the end of the item at the start of `code`: its closing brace, or its semicolon without braces.
 fn end_of_item(code: &str) -> Option<usize> {
     let mut rest = 0;
     while let Some(found) = code[rest..].find(['{', ';', '(', '[']) {
@@ -122,7 +122,7 @@ fn end_of_item(code: &str) -> Option<usize> {
     None
 }
 
-/// Where the bracket that begins `code` is closed.
+/// Returns the offset of the bracket that closes the one at the start of `code`.
 fn closing(code: &str) -> Option<usize> {
     let mut depth = 0_usize;
     for (at, byte) in code.bytes().enumerate() {
@@ -138,7 +138,7 @@ fn closing(code: &str) -> Option<usize> {
     None
 }
 
-/// Which reading a character belongs to.
+/// The reading that a character belongs to.
 #[derive(Clone, Copy)]
 enum Reading {
     Code,
@@ -146,7 +146,7 @@ enum Reading {
     Comment,
 }
 
-/// Walks over the characters and writes each one into its readings, white space into the others.
+/// Writes each character to its readings, and white space to the others.
 struct Lexer {
     characters: Vec<char>,
     next: usize,
@@ -219,7 +219,7 @@ impl Lexer {
         }
     }
 
-    /// A string or character with escapes; its quotes count as code.
+    /// Reads a string or character literal with escapes. Its quotes count as code.
     fn quoted(&mut self, quote: char) {
         self.take(Reading::Code);
         while let Some(character) = self.peek(0).filter(|&character| character != quote) {
@@ -231,7 +231,7 @@ impl Lexer {
         self.take(Reading::Code);
     }
 
-    /// An identifier or a number, and the raw string that may come after it.
+    /// Reads an identifier or a number, and a raw string that follows it.
     fn word(&mut self) {
         let start = self.next;
         self.take_while(Reading::Code, |c| c.is_alphanumeric() || c == '_');

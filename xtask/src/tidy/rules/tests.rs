@@ -1,8 +1,8 @@
-//! One test or more for each rule: what it finds, and what it must leave alone.
+//! Tests of each rule: the violations that it finds, and valid code that it accepts.
 
 use super::*;
 
-/// The lines of `text` that break `rule`, each once, were it the file at `path`.
+/// Returns the lines that violate `rule` in a file at `path` with this text, each once.
 fn broken(rule: &str, path: &str, text: &str) -> Vec<usize> {
     let found = check(&SourceFile::new(path, text));
     let mut lines: Vec<_> = found.into_iter().filter(|it| it.rule == rule).map(|it| it.line).collect();
