@@ -1,4 +1,5 @@
-//! What the data layer costs when there is nothing to copy: acquire and release of valid, uncontended buffers.
+//! What the data layer costs when there is nothing to copy: acquire and release of valid, uncontended
+//! buffers.
 //!
 //! `cargo bench --bench acquire`; the mutex pair calibrates the machine.
 

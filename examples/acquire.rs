@@ -1,6 +1,6 @@
-//! Acquire and release by hand: the host fills a buffer, every other device doubles its half, the host reads it all.
+//! Acquires by hand: the host and an OpenCL device double half a buffer each, and the host reads the result.
 //!
-//! Run with `cargo run --example acquire`. On a machine with nothing but a processor, the host does all of it.
+//! Run with `cargo run --example acquire`. Without an OpenCL device, the host doubles both halves.
 
 use dml::arenas::OpenClArena;
 use dml::arenas::opencl::{KernelArg, Launch};
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     grants.slice_mut::<f32>(&half)?.iter_mut().for_each(|value| *value *= 2.0);
     grants.release()?;
 
-    // The second half on the first OpenCL device, if there is one: only its bytes travel there.
+    // The second half on the first OpenCL device, if there is one. Only these bytes are copied to it.
     let rest = data.range(ITEMS / 2..ITEMS);
     match platform.device("opencl:0") {
         Ok(device) => {
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let kernel = arena.kernel(DOUBLE, "twice", "")?;
             let block = grants.block(&rest)?.ok_or("bytes were asked for")?;
             let launch = Launch { offset: ITEMS / 2, items: ITEMS / 2, local: 64 };
-            // SAFETY: the kernel touches the elements below its last argument, all of which the block has.
+            // SAFETY: the kernel touches only elements below its last argument, all within the block.
             let running =
                 unsafe { kernel.launch(&[KernelArg::Block(block), KernelArg::U64(ITEMS)], launch) }?;
             grants.in_flight(running).wait()?.release()?;
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
 
-    // The host reads all of it: what the device wrote is brought back, and nothing else.
+    // The host reads the whole buffer. Only the bytes that the device wrote are copied back.
     let wrong = data.read()?.iter().enumerate().filter(|(i, value)| **value != 2.0 * *i as f32).count();
     for transfer in platform.counters().transfers() {
         let link = platform.links()[usize::from(transfer.link.0)];

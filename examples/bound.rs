@@ -1,4 +1,4 @@
-//! One storage on the host and on an OpenCL device: what turns cost with copies, and bound to main memory.
+//! Compares an OpenCL device that copies with one that is bound to main memory, in turns with the host.
 //!
 //! ```text
 //! cargo run --release --example bound [DEVICE [MIB [TURNS]]]      opencl:0, 64 MiB and 10 turns by default
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 const ADD: &str = "__kernel void add(__global uint* data) { data[get_global_id(0)] += 1; }";
 
-/// The words of a page.
+/// Number of words of a page.
 const PAGE: usize = 1024;
 
-/// What some turns cost.
+/// The cost of some turns.
 struct Cost {
     first: Duration,
     /// The median of the other turns.
@@ -35,7 +35,7 @@ fn turns(platform: &Platform, device: &str, words: usize, turns: u32) -> Result<
         let begun = Instant::now();
         let grants = platform.acquire(device).read_write(&data).wait()?;
         let args = [KernelArg::Block(grants.block(&data)?.ok_or("it has bytes")?)];
-        // SAFETY: the kernel touches one word of the granted buffer per item, and the grant lasts until it has ended.
+        // SAFETY: the kernel touches one word of the buffer per item. The grant lasts until it has ended.
         let run = unsafe { kernel.launch(&args, Launch { offset: 0, items: words as u64, local: 0 }) }?;
         grants.in_flight(run).wait()?.release()?;
         let seen = data.read()?;

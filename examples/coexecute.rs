@@ -1,5 +1,5 @@
-//! One kernel over every device of the machine, with variants written by hand: one for the host, and one for each OpenCL
-//! device. `examples/saxpy.rs` leaves that to launchers.
+//! Co-executes one kernel on all devices of the machine, with a hand-written variant for the host and for
+//! each OpenCL device. `examples/saxpy.rs` uses launchers instead.
 //!
 //! Run with `cargo run --release --example coexecute`.
 
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     KernelArg::U64(package.end()),
                 ];
                 let launch = Launch { offset: package.start(), items: package.items(), local: LOCAL };
-                // SAFETY: the kernel touches the elements of the package's items, which the blocks have.
+                // SAFETY: the kernel touches only the elements of the package's items, all within the blocks.
                 Ok(unsafe { program.launch(&args, launch) }?)
             },
         );

@@ -1,8 +1,9 @@
-//! Dependent kernels, a hundred times over the same buffers: a 5-point stencil, and saxpy and a blur in turns. Each step computes where
-//! its data is, so only the rows at the borders of the devices' parts move.
+//! Dependent kernels, a hundred times over the same buffers: a 5-point stencil, and saxpy alternating with a
+//! blur. Each step computes where its data is, so only the rows at the borders of the devices' parts move.
 //!
-//! Run with `cargo run --release --example iterated [side] [steps]`. It prints the time and the bytes moved per step of each device alone,
-//! and of all together by the static and the default policy. Times are medians of five rounds.
+//! Run with `cargo run --release --example iterated [side] [steps]`. It prints the time and the bytes moved
+//! per step, for each device alone, and for all together with the static and the default policy. Times are
+//! medians of five rounds.
 
 use dml::Kernel;
 use dml::core::{DeviceDesc, DeviceKind};
@@ -28,19 +29,19 @@ kernel void saxpy(float a, global const float* x, global const float* y, global 
     if (i < end) out[i] = a * x[i] + y[i];
 }";
 
-/// Kernels that are run one after the other, again and again.
+/// A sequence of kernels that runs repeatedly.
 struct Program {
     name: &'static str,
     side: u64,
     kernels: Vec<Kernel>,
-    /// What the first kernel reads, and what it is to be at the beginning.
+    /// The buffer that the first kernel reads, and its initial contents.
     data: Buffer<f32>,
     begins: Vec<f32>,
-    /// The bytes of the rows that two neighbours exchange in all kernels once.
+    /// Size of the rows that two neighbours exchange while all kernels run once, in bytes.
     border: u64,
 }
 
-/// The average of the cells around, over buffers of `side * side` cells.
+/// Creates a kernel that averages the cells around each cell, over buffers of `side * side` cells.
 fn blur(
     platform: &Platform,
     side: u64,
@@ -68,7 +69,7 @@ fn blur(
         });
         Ok(())
     })?;
-    // SAFETY: the kernel reads the rows of its items and `radius` rows around, and writes its items alone.
+    // SAFETY: the kernel reads the rows of its items and `radius` rows around them. It writes only its items.
     let opencl = unsafe { launch::opencl(platform, SOURCE, "blur", "") }?;
     let rows = Footprint::rows(side, side * 4, radius);
     let kernel = Kernel::new(format!("blur {radius}"), 64)
@@ -88,7 +89,7 @@ fn saxpy(platform: &Platform, a: f32, [x, y, out]: [&Buffer<f32>; 3]) -> Result<
         out.slice_mut::<f32>()?.par_iter_mut().zip(inputs).for_each(|(out, (x, y))| *out = a * x + y);
         Ok(())
     })?;
-    // SAFETY: the kernel touches the elements of its items alone, and nothing past the end.
+    // SAFETY: the kernel touches only the elements of its items, and nothing past the end.
     let opencl = unsafe { launch::opencl(platform, SOURCE, "saxpy", "") }?;
     let kernel = Kernel::new("saxpy", 64).scalar(a).read(x).read(y).write(out).end();
     Ok(kernel.launchers(host)?.launchers(opencl)?)
@@ -109,7 +110,7 @@ fn programs(platform: &Platform, side: u64) -> Result<[Program; 2], Box<dyn Erro
     Ok([heat, filter])
 }
 
-/// How the kernels are run, and what came of each round: the seconds and the bytes moved of each step.
+/// A way to run the kernels, with the seconds and the bytes moved per step of each round.
 struct Way {
     name: String,
     coexecutor: Coexecutor,
@@ -117,10 +118,10 @@ struct Way {
 }
 
 impl Program {
-    /// Runs so many kernels, and returns what the first buffer has at the end.
+    /// Runs this many kernels, and returns the final contents of the first buffer.
     fn run(&self, platform: &Platform, way: &mut Way, steps: usize) -> Result<Vec<f32>, Box<dyn Error>> {
         self.data.store(&self.begins)?;
-        // The first steps bring the data where it is computed.
+        // Warm-up steps copy the data to the devices that compute on it.
         let skipped = steps / 5;
         let mut begun = Instant::now();
         for step in 0..steps + skipped {
@@ -138,7 +139,7 @@ impl Program {
 }
 
 impl Way {
-    /// The round whose time is in the middle.
+    /// Returns the round with the median time.
     fn median(&self) -> (f64, f64) {
         let mut rounds = self.rounds.clone();
         rounds.sort_by(|one, other| one.0.total_cmp(&other.0));
@@ -146,7 +147,7 @@ impl Way {
     }
 }
 
-/// All devices. Those that compute on the processor's cores have as many each.
+/// Discovers all devices. Those that compute on the processor's cores divide them evenly.
 fn discovered() -> Result<Platform, Box<dyn Error>> {
     let all = Platform::builder().discover()?.build()?;
     let is_on_cores = |device: &&DeviceDesc| device.kind == DeviceKind::Cpu;
@@ -183,7 +184,7 @@ fn iterate(side: u64, steps: usize, rounds: usize) -> Result<(), Box<dyn Error>>
         for _ in 0..rounds {
             for way in &mut ways {
                 let found = program.run(&platform, way, steps)?;
-                // Sums are rounded in another order.
+                // Devices may add in a different order, so sums round differently.
                 let is_near =
                     |(found, right): (&f32, &f32)| (found - right).abs() <= 1e-3 * right.abs().max(1.0);
                 if !found.iter().zip(&right).all(is_near) {

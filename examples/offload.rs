@@ -1,4 +1,4 @@
-//! A program that is its own coprocessor: one function runs on the host and in a worker with a memory of its own.
+//! A program that is its own worker: one function runs on the host and in a worker with its own memory.
 //!
 //! ```text
 //! cargo run --release --example offload
@@ -12,7 +12,7 @@ use dml::prelude::*;
 use std::error::Error;
 use std::sync::Arc;
 
-/// The computation, on the host and in a worker: smooths `inner` into `out`.
+/// Smooths `inner` into `out`. Runs on the host and in a worker.
 fn smooth(call: &mut Call<'_>) -> Result<(), ComputeError> {
     let factor: f32 = call.scalar(0)?;
     let [inner, out] = call.parts([1, 2])?;
@@ -23,7 +23,7 @@ fn smooth(call: &mut Call<'_>) -> Result<(), ComputeError> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // First of all: in the process that DML starts from this program, it does not return.
+    // Must come first: in the worker process that DML starts from this program, the call does not return.
     offload::hook(Registry::new().with("smooth", smooth));
 
     let platform = Platform::builder().discover()?.build()?;
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let inner = platform.buffer_from((0..items).map(|item| (item % 1000) as f32).collect::<Vec<_>>())?;
     let out = platform.buffer::<f32>(items).build()?;
 
-    // By hand: bring the input, run there, bring the result when it is asked for.
+    // By hand: copy the input to the worker and run there. A later read copies the result back.
     let half = inner.range(0..items / 2);
     let grants = platform.acquire(worker).read(&half).write(&out.range(0..items / 2)).wait()?;
     let (from, to) =
@@ -46,13 +46,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let bytes = Span::new(0, items / 2 * 4);
     let scalar = Argument::Scalar(offload::Scalar::F32(factor));
     let arguments = [scalar, Argument::Read(from, bytes), Argument::Write(to, bytes)];
-    // SAFETY: both parts are granted, and the grants last until the run has ended.
+    // SAFETY: both parts are granted until the run has ended.
     let run = unsafe { offload.launch(&function, 0..items / 2, &arguments) }?;
     grants.in_flight(run).wait()?.release()?;
 
-    // Over both devices at once.
+    // Co-executed on both devices.
     let here = launch::host(&platform, smooth)?;
-    // SAFETY: the scheduler keeps the grants until a run has ended, and the function is safe Rust.
+    // SAFETY: the scheduler holds the grants until a run has ended, and the function is safe Rust.
     let there = unsafe { launch::offload(&platform, "smooth") }?;
     let kernel = Kernel::new("smooth", 64).scalar(factor).read(&inner).write(&out);
     let kernel = kernel.launchers(here)?.launchers(there)?;

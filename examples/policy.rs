@@ -14,7 +14,7 @@ const SQUARES: &str = "kernel void squares(global float* out, ulong end) {
     if (i < end) out[i] = (float)(i % 1000) * (i % 1000);
 }";
 
-/// Packages whose lengths fall linearly, from half of a unit's share to one item.
+/// A policy whose packages shrink linearly, from half of a unit's share to one item.
 #[derive(Debug)]
 struct Trapezoid {
     length: u64,

@@ -1,4 +1,4 @@
-//! The simple mode: one kernel over every device of the machine, in fifteen lines.
+//! The simple mode: co-executes one kernel on every device of the machine.
 //!
 //! Run with `cargo run --release --example saxpy`.
 
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         out.slice_mut::<f32>()?.par_iter_mut().zip(inputs).for_each(|(out, (x, y))| *out = a * x + y);
         Ok(())
     })?;
-    // SAFETY: the kernel touches the elements of its items alone, and nothing past the end.
+    // SAFETY: the kernel touches only the elements of its items, and nothing past the end.
     let opencl = unsafe { launch::opencl(&platform, SAXPY, "saxpy", "") }?;
     let kernel = Kernel::new("saxpy", 64).scalar(2.0_f32).read(&x).read(&y).write(&out).end();
     let report = Coexecutor::new(&platform).run(&kernel.launchers(host)?.launchers(opencl)?, out.len())?;

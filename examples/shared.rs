@@ -1,9 +1,9 @@
-//! One storage for the host and two workers: what turns cost with copies, and in memory that all three share.
+//! Compares separate memories of the host and two workers with one memory that all three share.
 //!
 //! ```text
 //! cargo run --release --example shared [MIB [TURNS]]      64 MiB and 10 turns by default
 //! ```
-//! In each turn the host and the workers each change a third of a buffer at the same time, and the thirds go round.
+//! In each turn the host and the workers change a third of a buffer each, concurrently. The thirds rotate.
 
 use dml::arenas::offload::{self, Argument, Function, OffloadArena, Registry, Scalar};
 use dml::core::{InFlight, Span};
@@ -14,26 +14,26 @@ use std::time::{Duration, Instant};
 
 const WORKERS: [&str; 2] = ["offload:0", "offload:1"];
 
-/// The computation, wherever it runs.
+/// Changes words. Runs on the host and in the workers.
 fn change(words: &mut [u32], add: u32) {
     words.iter_mut().for_each(|word| *word = word.wrapping_mul(3).wrapping_add(add));
 }
 
-/// As a worker calls it.
+/// The function that a worker calls.
 fn change_there(call: &mut Call<'_>) -> Result<(), ComputeError> {
     let add = call.scalar(1)?;
     change(call.part(0)?.slice_mut()?, add);
     Ok(())
 }
 
-/// What some turns cost.
+/// The cost of some turns.
 struct Cost {
-    /// The median of the turns after the first.
+    /// Median time of the turns after the first.
     later: Duration,
     bytes_moved: u64,
 }
 
-/// Begins a turn of a worker.
+/// Starts a worker's part of a turn.
 fn begin(
     platform: &Platform,
     (worker, function): (&str, &Function),
@@ -49,7 +49,7 @@ fn begin(
     let bytes = Span::new(words.start * 4, words.end * 4);
     let block = grants.block(&part)?.ok_or("it has bytes")?;
     let arguments = [Argument::Write(block, bytes), Argument::Scalar(Scalar::U32(add))];
-    // SAFETY: the part is granted until the run has ended, and the function changes nothing else.
+    // SAFETY: the part is granted until the run has ended, and the function changes only this part.
     let run = unsafe { arena.launch(function, words, &arguments) }?;
     Ok(grants.in_flight(run))
 }
@@ -96,7 +96,7 @@ fn turns(platform: &Platform, words: u64, turns: u64) -> Result<Cost, Box<dyn Er
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // First of all: in the processes that DML starts from this program, it does not return.
+    // Must come first: in the worker processes that DML starts from this program, the call does not return.
     offload::hook(Registry::new().with("change", change_there));
 
     let mut arguments = std::env::args().skip(1);

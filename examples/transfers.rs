@@ -1,16 +1,17 @@
-//! What transfers between main memory and an OpenCL device take, beside the same commands written by hand.
+//! Times transfers between main memory and an OpenCL device, beside the same commands written by hand.
 //!
 //! ```text
 //! cargo run --release --example transfers [DEVICE [MIB [RUNS [MEMORY]]]]      opencl:0, 64 MiB, 15 runs, locked
 //! cargo run --release --example transfers opencl:0,opencl:1 [MIB [RUNS [MEMORY]]]     from the one to the other
 //! ```
-//! `MEMORY` is what transfers may lock pages of: `locked` (the data where it lies, and scratch memory), `scratch` (scratch memory
-//! alone; more than 40 MiB are to be moved then) or `plain` (nothing).
+//! `MEMORY` is the memory whose pages may be locked: `locked` (the data in place, and scratch memory),
+//! `scratch` (only scratch memory; MIB must then exceed 40) or `plain` (none).
 //!
-//! By hand, the data is in ordinary vectors, and is written and read by one call each. All ways take turns in every run, and
-//! the medians count. The first run is shown by itself: there, memory is allocated, touched, and locked. Memory that is
-//! allocated later may be faster by a tenth, because its pages lie closer together. So there are two of each kind, of which one was
-//! allocated before the other kind and one after it, and a run is timed as the mean of both.
+//! By hand, the data is in ordinary vectors, which one call each writes and reads. Every run times all
+//! variants in turn, and the rows show medians. The first run is shown separately, because it allocates,
+//! touches and locks the memory. Memory that is allocated later may be a tenth faster, because its pages are
+//! closer together. So the memory of DML and that of the hand-written program exist twice, allocated in
+//! either order. A time is the mean of both.
 
 use dml::arenas::OpenClArena;
 use dml::arenas::native::HandWritten;
@@ -33,21 +34,21 @@ const SOURCE: &str = "
         for (int round = 0; round < 200; round++) word = word * 1664525u + 1013904223u;
         data[get_global_id(0)] = word;
     }";
-/// The ranges in which a result is computed and fetched.
+/// Number of ranges in which a result is computed and fetched.
 const RANGES: u64 = 8;
-/// What both directions at once use of it.
+/// Size of the scratch memory that both directions use at once, in bytes.
 const SCRATCH_BYTES: u64 = 40 << 20;
-/// The words of a page.
+/// Number of words of a page.
 const PAGE: usize = 1024;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// What kernel `fill` computes.
+/// Returns the word that kernel `fill` computes for an index.
 fn filled(index: u32) -> u32 {
     (0..200).fold(index, |word, _| word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223))
 }
 
-/// What transfers may lock pages of.
+/// The memory whose pages transfers may lock.
 #[derive(Clone, Copy)]
 enum Memory {
     Locked,
@@ -69,7 +70,7 @@ impl Memory {
         let options = DiscoverOptions::default().only(names.iter().copied()).offload(0);
         let options = match self {
             Self::Locked => options,
-            // Scratch memory is a part of what may be locked, and the data does not fit into the rest.
+            // Scratch memory uses up the limit on locked memory, so the data cannot be locked.
             Self::Scratch => options.page_locks(SCRATCH_BYTES).locked_scratch(SCRATCH_BYTES),
             Self::Plain => options.page_locks(0).locked_scratch(0),
         };
@@ -77,7 +78,7 @@ impl Memory {
     }
 }
 
-/// Prints what it takes to bring a buffer from one device to another.
+/// Times and prints transfers of a buffer from one device to another.
 fn between(names: [&str; 2], mib: u64, runs: usize, memory: Memory) -> Outcome<()> {
     let platform = memory.platform(&names)?;
     let [from, to] = [platform.device(names[0])?, platform.device(names[1])?];
@@ -103,8 +104,9 @@ struct Rig {
     cpu: DeviceId,
     device: DeviceId,
     fill: OpenClKernel,
-    /// The host has its contents, then the device, and so on.
+    /// Sent from the host to the device.
     there: Buffer<u32>,
+    /// Fetched from the device to the host.
     back: Buffer<u32>,
     result: Buffer<u32>,
     words: u64,
@@ -124,7 +126,7 @@ impl Rig {
         Ok(Self { platform, cpu, device, fill, there, back, result, words })
     }
 
-    /// Leaves the latest contents of one buffer on the host alone, and of the other on the device alone.
+    /// Leaves the latest contents of `there` only on the host, and those of `back` only on the device.
     fn part(&self) -> Outcome<()> {
         self.platform.acquire(self.cpu).read_write(&self.there).wait()?.release()?;
         Ok(self.platform.acquire(self.device).read_write(&self.back).wait()?.release()?)
@@ -149,18 +151,18 @@ impl Rig {
         Ok(begun.elapsed())
     }
 
-    /// Computes a range of the result, and returns while the kernel runs.
+    /// Starts a kernel that computes a range of the result.
     fn launch(&self, words: std::ops::Range<u64>) -> Outcome<InFlight> {
         let range = self.result.range(words.clone());
         let grants = self.platform.acquire(self.device).write(&range).wait()?;
         let args = [KernelArg::Block(grants.block(&range)?.ok_or("it has bytes")?)];
         let launch = Launch { offset: words.start, items: words.end - words.start, local: 0 };
-        // SAFETY: the kernel writes one word of the granted range per item, and the grant lasts until it has ended.
+        // SAFETY: the kernel writes one word of the range per item. The range is granted until it has ended.
         let run = unsafe { self.fill.launch(&args, launch) }?;
         Ok(grants.in_flight(run))
     }
 
-    /// Computes the result in so many ranges, and brings each to the host while those behind it are computed.
+    /// Computes the result in this many ranges, and copies each to the host while later ones are computed.
     fn compute(&self, ranges: u64) -> Outcome<Duration> {
         let begun = Instant::now();
         let bounds = |index: u64| index * self.words / ranges..(index + 1) * self.words / ranges;
@@ -179,7 +181,7 @@ impl Rig {
     }
 }
 
-/// A kernel of the same source by hand, with no work-items where only its data is to be moved.
+/// Creates a hand-written program with a kernel of the same source. With no items, it only moves the data.
 fn by_hand(name: &str, kernel: &str, arg: BaselineArg, items: u64) -> Outcome<Baseline> {
     let number = name.strip_prefix("opencl:").ok_or("the device is not of OpenCL")?.parse()?;
     let (args, options) = (vec![arg], "");

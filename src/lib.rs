@@ -37,16 +37,16 @@
 //! ```
 //!
 //! - `wait` blocks. `try_now`, `wait_timeout` and `.await` are the other ways; no runtime is needed.
-//! - `read`, `write` (overwrites) and `read_write` take whole buffers or ranges. Requests that conflict wait for
-//!   each other in order of arrival. Others overlap.
+//! - `read`, `write` (overwrites) and `read_write` take whole buffers or ranges. Requests that conflict wait
+//!   for each other in order of arrival. Others overlap.
 //! - A grant that is dropped rolls back: the bytes that it was granted for writing count as lost, and are
 //!   restored from copies that survive.
 //! - On other devices, `grants.native(&a)?` is the framework's handle, for a launch of the application's own.
 //!
 //! # Co-execute a kernel
 //!
-//! A [`Kernel`] has arguments, and a launcher for each kind of device. [`scheduler::Coexecutor`] cuts its items
-//! into packages and acquires the package's part of each buffer.
+//! A [`Kernel`] has arguments, and a launcher for each kind of device. [`scheduler::Coexecutor`] cuts its
+//! items into packages and acquires the package's part of each buffer.
 //!
 //! ```
 //! use dml::{Kernel, prelude::*};
@@ -69,9 +69,9 @@
 //! # }
 //! ```
 //!
-//! [`launch::opencl`](arenas::launch) and `launch::cuda` compile OpenCL C and CUDA C; such kernels take the end
-//! of their package as the last argument (`.end()`). `examples/saxpy.rs` runs on every device in fifteen lines.
-//! A kernel whose work-groups write the same bytes is `undivided`: the fastest device computes it.
+//! [`launch::opencl`](arenas::launch) and `launch::cuda` compile OpenCL C and CUDA C; such kernels take the
+//! end of their package as the last argument (`.end()`). `examples/saxpy.rs` runs on every device in fifteen
+//! lines. A kernel whose work-groups write the same bytes is `undivided`: the fastest device computes it.
 //!
 //! By default an item touches one element of each argument. A footprint says otherwise, and a check finds a
 //! wrong one:
@@ -131,8 +131,8 @@
 //! | `opencl:N` | the device | - | read and write commands, or map and unmap |
 //! | `offload:N` | the worker | - | one copy each way |
 //!
-//! `shared`, `svm` and `cuda_pinned` exist if [`arenas::DiscoverOptions`] asks for them. An OpenCL device that
-//! works alone can use the host's storage in place, for all buffers or for those that ask for it:
+//! `shared`, `svm` and `cuda_pinned` exist if [`arenas::DiscoverOptions`] asks for them. An OpenCL device
+//! that works alone can use the host's storage in place, for all buffers or for those that ask for it:
 //!
 //! ```no_run
 //! # use dml::prelude::*;
@@ -147,9 +147,9 @@
 //! # }
 //! ```
 //!
-//! A CUDA GPU can use page-locked memory in place: bytes that are touched once stream over the link during the
-//! kernel. With fine-grained OpenCL memory, or memory shared with workers, host and device use one buffer at the
-//! same time:
+//! A CUDA GPU can use page-locked memory in place: bytes that are touched once stream over the link during
+//! the kernel. With fine-grained OpenCL memory, or memory shared with workers, host and device use one buffer
+//! at the same time:
 //!
 //! ```no_run
 //! # use dml::prelude::*;
@@ -158,10 +158,10 @@
 //! let shared = DiscoverOptions::default().offload(2).share(["cpu", "offload:0", "offload:1"]);
 //! ```
 //!
-//! Memory that other code allocated serves buffers without a copy. [`Platform::buffer_from`] takes vectors, host
-//! memory with its owner ([`core::Foreign`]) and DLPack tensors. `CudaArena::external`, `external_slice` and
-//! `external_tensor` take GPU memory. `dlpack::export` and `CudaArena::export` lend granted bytes to other
-//! frameworks.
+//! Memory that other code allocated serves buffers without a copy. [`Platform::buffer_from`] takes vectors,
+//! host memory with its owner ([`core::Foreign`]) and DLPack tensors. `CudaArena::external`, `external_slice`
+//! and `external_tensor` take GPU memory. `dlpack::export` and `CudaArena::export` lend granted bytes to
+//! other frameworks.
 //!
 //! # Compute in another process
 //!
@@ -212,14 +212,15 @@
 //! # Errors
 //!
 //! A missing framework or device is no error: [`Platform::unavailable`] has the reasons. A lost device is
-//! declared lost to all buffers; a co-execution goes on without it. Errors name the object, the bytes, and the
-//! cause.
+//! declared lost to all buffers; a co-execution goes on without it. Errors name the object, the bytes, and
+//! the cause.
 //!
 //! # Features
 //!
-//! `cuda`, `opencl` and `offload` are the backends; their libraries are found at run time. `calibration` keeps
-//! measured link speeds, `energy` reads energy counters, `timeline` draws runs, `tracing` adds spans for runs,
-//! packages, acquires and transfers, and `command` builds the `dml` command. All but `tracing` are on by default.
+//! `cuda`, `opencl` and `offload` are the backends; their libraries are found at run time. `calibration`
+//! keeps measured link speeds, `energy` reads energy counters, `timeline` draws runs, `tracing` adds spans
+//! for runs, packages, acquires and transfers, and `command` builds the `dml` command. All but `tracing` are
+//! on by default.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! What core counts and remembers: counters that tell similar things apart, prices of each way and size, long copies in
-//! pieces.
+//! What core counts and remembers: counters that tell similar things apart, prices of each way and size, long
+//! copies in pieces.
 
 #![cfg(not(dml_loom))]
 
@@ -99,7 +99,8 @@ fn i02_every_piece_of_a_staged_copy_lands_in_its_place() {
     assert_eq!(pieces, [3, 3]);
 }
 
-/// One mechanism is better for few bytes, the other for many. The path found for one is not taken for the other.
+/// One mechanism is better for few bytes, the other for many. The path found for one is not taken for the
+/// other.
 #[test]
 fn o01_paths_are_remembered_for_their_size() {
     let mut builder = unlinked(Script::new()).without_default_links();
@@ -187,7 +188,8 @@ impl CrossArena for Named {
     }
 }
 
-/// A price that is remembered is the one that its mechanism gave to that very question: of that link, size, ends and storage.
+/// A price that is remembered is the one that its mechanism gave to that very question: of that link, size,
+/// ends and storage.
 #[test]
 fn o01_a_remembered_price_is_that_of_the_same_question() {
     let mut builder = unlinked(Script::new()).without_default_links();
@@ -226,8 +228,8 @@ fn o01_a_remembered_price_is_that_of_the_same_question() {
     assert_eq!(named[1].asked.load(Ordering::Relaxed), after[1] + 1);
 }
 
-/// Staging between two devices is what its halves are asked for: out of the one without the other's storage, and into the other with it. A half reaches
-/// each memory through its own device, and moves bytes.
+/// Staging between two devices is what its halves are asked for: out of the one without the other's storage,
+/// and into the other with it. A half reaches each memory through its own device, and moves bytes.
 #[test]
 fn o01_a_staged_copy_costs_what_its_halves_do() {
     let mut builder = unlinked(Script::new());
@@ -271,7 +273,8 @@ fn a_map_is_no_unmap() {
         read(&platform, if device == GPU { CPU } else { GPU }, &buffer, 0, 64);
         told.push(counts());
     }
-    // To bring bytes to the host and to the gpu, the gpu's storage is mapped; the gpu's kernel needs it unmapped.
+    // To bring bytes to the host and to the gpu, the gpu's storage is mapped; the gpu's kernel needs it
+    // unmapped.
     assert_eq!(told, [[0, 0], [1, 0], [1, 1], [2, 1], [2, 2]]);
 }
 
@@ -297,8 +300,8 @@ fn a_copy_that_fails_has_moved_nothing() {
     assert_eq!(moved(&platform), [(LinkId(0), 64, 1)]);
 }
 
-/// Few bytes come through a mapping and many by read calls. The mapping has ended when the calls are made, and its address
-/// is worth nothing.
+/// Few bytes come through a mapping and many by read calls. The mapping has ended when the calls are made,
+/// and its address is worth nothing.
 #[test]
 fn i20_nothing_is_copied_from_a_mapping_that_has_ended() {
     let mut builder = unlinked(Script::new()).without_default_links();

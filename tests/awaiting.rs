@@ -30,7 +30,7 @@ struct Ends {
     wakers: Vec<Waker>,
     begun: usize,
     waited_for: usize,
-    /// Whether nobody can learn of the end.
+    /// Whether the completions of further copies panic.
     breaks: bool,
 }
 
@@ -49,7 +49,7 @@ struct Ending(Arc<Held>);
 
 impl Completion for Ending {
     fn wait(self: Box<Self>) -> Result<u64, TransferError> {
-        // Who cannot wait any longer ends it himself.
+        // A waiter does not block here: its wait ends the copy.
         let mut ends = self.0.ends.lock();
         ends.waited_for += 1;
         ends.result.clone().unwrap_or(Ok(0))

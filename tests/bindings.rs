@@ -1,4 +1,5 @@
-//! Bindings, made on the way and by hand: beside users, in groups of several rules, and when memories are lost.
+//! Bindings, made on the way and by hand: beside users, in groups of several rules, and when memories are
+//! lost.
 
 #![cfg(not(dml_loom))]
 
@@ -177,12 +178,12 @@ fn i16_a_coherent_binding_in_a_narrower_group_makes_nobody_valid() {
     write(&buffer, MAIN_ARENA, 0..8, 1);
     buffer.bind(GPU2_ARENA, MAIN_ARENA).unwrap();
     buffer.bind(GPU_ARENA, MAIN_ARENA).unwrap();
-    // All three share one storage, and of those who do only one at a time has access.
+    // All three share one storage, and only one of them at a time has access.
     assert_eq!(segments(&buffer)[0].1, arenas([MAIN_ARENA]));
 }
 
-/// A reader in the second gpu is let in with a plan over two hops, and the device between them is lost before it is
-/// carried out.
+/// A reader in the second gpu is let in with a plan over two hops, and the device between them is lost before
+/// it is carried out.
 fn lost_on_the_way(rig: Rig) {
     let platform = rig.staged(MAIN_ARENA, GPU2_ARENA).build();
     let buffer = raw(&platform, 8);

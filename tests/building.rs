@@ -142,7 +142,8 @@ fn every_binding_has_a_way_back_through_the_same_ends() {
     assert_eq!(builder.build().unwrap().links().len(), 2);
 }
 
-/// The links that core adds between two devices cost what their halves do, wherever the processor's memory stands in the list.
+/// The links that core adds between two devices cost what their halves do, wherever the processor's memory
+/// stands in the list.
 #[test]
 fn default_links_cost_their_halves_in_whatever_order_memories_come() {
     for names in [["cpu", "one", "two"], ["one", "cpu", "two"], ["one", "two", "cpu"]] {

@@ -1,4 +1,5 @@
-//! What a kernel changes is changed once: where a device goes with some results of a package and others have come home, the package is not computed again.
+//! What a kernel changes is changed once: where a device goes with some results of a package and others have
+//! come home, the package is not computed again.
 
 #![cfg(not(dml_loom))]
 
@@ -62,7 +63,8 @@ fn compute(
 }
 
 impl Machine {
-    /// The first device has a memory of its own and may die. The other one has, too, unless it shares that of the processor.
+    /// The first device has a memory of its own and may die. The other one has, too, unless it shares that of
+    /// the processor.
     fn new(items: u64, shares: bool) -> Self {
         let mut builder = Platform::builder();
         builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
@@ -137,7 +139,7 @@ fn nothing_is_changed_twice_whenever_a_device_goes() {
                     assert!(word.is_none_or(is_once), "{item}: {what}");
                 }
                 match ended {
-                    // Where nobody collects, the device may go with them when all is done.
+                    // Without collection, results can be lost with the device after a successful run.
                     Ok(report) if collect => {
                         assert_eq!(
                             state,

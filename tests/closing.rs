@@ -62,7 +62,7 @@ fn l06_close_ends_though_an_arena_panics_while_freeing() {
     while buffer.snapshot().lifecycle() == Lifecycle::Open {
         std::thread::yield_now();
     }
-    // Whoever releases last frees, and must not suffer for it.
+    // The last release frees the storage, and must not fail because the arena panics.
     let released = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| grants.release()));
     closer.join();
     assert!(released.is_ok(), "release panicked");

@@ -55,7 +55,7 @@ fn mortal(platform: &Platform, device: DeviceId) -> &Mortal<Null> {
     platform.arena(home).downcast_ref::<Mortal<Null>>().expect("all are mortal")
 }
 
-/// out[i] = in[i] * 3 + i, in whatever memory the device has; where the old contents are read, they are added.
+/// out[i] = in[i] * 3 + i, in the device's memory; plus the old contents, if they are read.
 fn compute(
     platform: &Platform,
     device: DeviceId,
@@ -213,8 +213,8 @@ proptest! {
         trouble in prop::collection::vec((troubles(), 0u64..4), 2),
         reads in any::<bool>(),
     ) {
-        // One device always works, so the work can always be finished. Where the old contents are needed, that is the
-        // host, which holds the only copy of them: had it failed over them, they would be lost.
+        // One device always works, so the work can always be finished. Where the old contents are needed,
+        // that is the host, which holds the only copy of them: had it failed over them, they would be lost.
         let (troubles, access) = if reads {
             (vec![(Trouble::None, 0), trouble[0], trouble[1]], Access::ReadWrite)
         } else {
@@ -503,7 +503,7 @@ fn a_device_that_dies_takes_nothing_along() {
                 let what = format!("{moment:?}, {policy}, collected on {collect_on:?}");
                 let report = run_dying(&dying).unwrap_or_else(|error| panic!("{what}: {error}"));
                 assert_named(&report, &what);
-                // What it computed last is not its own any more, unless somebody else had the results.
+                // The dead device's packages do not count, unless another device has collected their results.
                 let kept = report.packages.iter().any(|record| record.device == GPU);
                 let collected = matches!(collect_on, Some(CPU | GPU2))
                     && matches!(moment, AfterAPackage | AfterItsLastPackage);
@@ -596,7 +596,7 @@ proptest! {
         }
         let run = Coexecutor::new(&platform).policy(policy).powers(powers).collect_on(collect_on);
         let ended = run.run(&kernel, items);
-        // Whoever dies later is no matter of the run.
+        // A device that dies later does not affect the run.
         [GPU, GPU2].into_iter().for_each(|device| mortal(&platform, device).spare());
         match ended {
             Ok(report) => assert_complete(&report, &input, &target, access),
@@ -713,8 +713,8 @@ fn a_unit_whose_source_is_lost_takes_another() {
     assert_complete(&report, &input, &target, access);
 }
 
-/// Adds the items' values to a partial, and fails at a package in the way that `moment` says; without one, with an error of a
-/// device that goes on.
+/// Adds the items' values to a partial, and fails at a package in the way that `moment` says; without one,
+/// with an error of a device that goes on.
 struct Summing {
     platform: Platform,
     device: DeviceId,

@@ -207,7 +207,7 @@ fn nothing_is_asked_of_an_arena_for_no_bytes() {
     let before = calls();
     for device in [CPU, GPU, GPU2] {
         let all = platform.acquire(device).read(&empty).try_now().unwrap();
-        // No bytes, no conflict, whatever the access and whoever asks.
+        // No bytes, no conflict, whatever the access and the device.
         let more = platform.acquire(device).write(&empty).read_write(&some.range(10..10)).try_now().unwrap();
         assert!(more.block(&empty).unwrap().is_none() && more.native(&some).unwrap().is_none());
         assert_eq!(more.slice::<u64>(&empty).unwrap(), [0u64; 0]);

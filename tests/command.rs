@@ -32,7 +32,7 @@ fn fails(code: i32, arguments: &[&str]) -> String {
     errors
 }
 
-/// Whether this run was told that OpenCL is there. Where it was not, and is not, device tests have nothing to do.
+/// Returns whether OpenCL is there. Fails if it is missing although `DML_EXPECT` names it.
 fn has_opencl(test: &str) -> bool {
     let found = ok(&folder(&format!("{test}_devices")), &["devices", "--json"]);
     let there =
@@ -356,7 +356,7 @@ fn shared_memory_is_not_copied_and_other_memory_is() {
                 let in_place = match memory {
                     "copy" => false,
                     "bound" => true,
-                    // With workers, OpenCL devices have memories of their own. Without, it is for the driver to say.
+                    // With workers, OpenCL devices have memories of their own; without, the driver decides.
                     _ if has("opencl") && !has("offload") => continue,
                     _ => !has("opencl"),
                 };

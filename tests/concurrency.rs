@@ -1,4 +1,5 @@
-//! Threads in earnest, for ThreadSanitizer (`cargo xtask tsan`): spawned and joined, and nothing else of std between them.
+//! Threads in earnest, for ThreadSanitizer (`cargo xtask tsan`): spawned and joined, and nothing else of std
+//! between them.
 
 #![cfg(not(dml_loom))]
 
@@ -163,7 +164,8 @@ fn i25_buffers_come_and_go_while_others_work() {
     assert_eq!(live_blocks(&platform), 0);
 }
 
-/// A mapping that goes on through a change of map state is lent to nobody by that: whoever ends it next may do so at once.
+/// A mapping that outlives a change of map state is not on loan because of it: the next change may end the
+/// mapping at once.
 #[test]
 fn i20_a_mapping_that_goes_on_is_nobodys_loan() {
     let platform = Rig::new().gpu(Concurrency::BimapRead).mapped(GPU_ARENA).build();

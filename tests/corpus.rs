@@ -1,6 +1,7 @@
 //! Every input that the fuzzers keep, once more, without a fuzzer.
 //!
-//! `cargo xtask fuzz SECONDS` finds new ones. One that failed is put into the corpus with what it found mended.
+//! `cargo xtask fuzz SECONDS` finds new ones. One that failed is put into the corpus with what it found
+//! mended.
 
 #![cfg(not(dml_loom))]
 

@@ -39,7 +39,8 @@ const TINY: [&str; 6] = ["--size", "tiny", "--devices", "cpu", "--runs", "2"];
 
 /// A package that takes a hundred watts until it is dropped.
 ///
-/// Its counter is kept in memory where that is to be had: a file that replaces another one may wait for the disk.
+/// Its counter is kept in memory where that is to be had: a file that replaces another one may wait for the
+/// disk.
 struct Package {
     memory: PathBuf,
     stop: Arc<AtomicBool>,
@@ -58,7 +59,7 @@ impl Package {
         let counter = memory.clone();
         let count = move || {
             let energy_uj = 5 + begun.elapsed().as_micros() * 100;
-            // Whoever reads finds a whole number at any time.
+            // A reader finds a whole number at any time.
             std::fs::write(counter.join("next"), energy_uj.to_string()).expect("it is there");
             std::fs::rename(counter.join("next"), counter.join("energy_uj")).expect("it is there");
         };

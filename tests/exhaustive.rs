@@ -1,12 +1,13 @@
-//! Every call of every arena and every copy over every link goes wrong once, in every way, in a thousand sequences.
+//! Every call of every arena and every copy over every link goes wrong once, in every way, in a thousand
+//! sequences.
 //!
 //! ```text
 //!   sequence ──▶ run without faults: its calls ──▶ for each call, for each fault: a trial
 //! ```
-//! A *trial* runs the sequence again with one fault in it, against the reference model: the operation that meets it fails
-//! as a whole or succeeds as a whole, names the arena, the bytes and the cause, leaves no trace but what only helps
-//! (I-15), and works when it is done again; those who wait go on (L-3); in the end all bytes are right and nothing is left.
-//! Sequences are numbered, so every run has the same ones.
+//! A *trial* runs the sequence again with one fault in it, against the reference model. The operation that
+//! meets the fault fails as a whole or succeeds as a whole, and names the arena, the bytes and the cause. It
+//! leaves no trace except what only helps (I-15), and works when it is repeated. Waiters go on (L-3). In the
+//! end all bytes are right and nothing is left. Sequences are numbered, so every run has the same ones.
 
 #![cfg(not(dml_loom))]
 
@@ -59,7 +60,8 @@ struct Trials {
 }
 
 thread_local! {
-    /// Whether a member of shared storage is kept by an arena that panics over it, so that its root cannot go.
+    /// Whether a member of shared storage is kept by an arena that panics over it, so that its root cannot
+    /// go.
     static KEEPS_BLOCKS: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -20,7 +20,8 @@ const ITEMS: u64 = 4096;
 const ITEM_BYTES: u64 = 16;
 const FAST: LinkSpeed = LinkSpeed { latency_ns: 0, bytes_per_s: 1_000_000_000, remap_ns: 0 };
 
-/// A processor and a GPU with a memory of its own. Items of two buffers are numbers that a kernel moves on by one step.
+/// A processor and a GPU with a memory of its own. Items of two buffers are numbers that a kernel moves on by
+/// one step.
 struct Machine {
     platform: Audited,
     buffers: [Buffer<u32>; 2],
@@ -156,7 +157,8 @@ fn a_device_that_turned_out_slow_is_not_explored_for_ever() {
     assert!(explored <= 6, "{explored} of 30 runs");
 }
 
-/// Steps of a stencil whose results stay where they were computed: only the rows at the border move, whatever hands packages out.
+/// Steps of a stencil whose results stay where they were computed: only the rows at the border move, whatever
+/// hands packages out.
 #[test]
 fn the_packages_of_the_next_step_go_where_their_data_is() {
     let policies = [
@@ -165,7 +167,8 @@ fn the_packages_of_the_next_step_go_where_their_data_is() {
         PolicySpec::Dynamic { packages: 20 },
     ];
     for policy in policies {
-        // Parts follow the devices' speeds, and so does who takes part: a busy machine disturbs that, but not three times.
+        // Parts follow the devices' speeds, and so does who takes part: a busy machine disturbs that, but not
+        // three times.
         let moved: Vec<Vec<u64>> =
             std::iter::repeat_with(|| bytes_of_each_step(policy.clone())).take(3).collect();
         let late = |moved: &Vec<u64>| {

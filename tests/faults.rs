@@ -1,8 +1,10 @@
-//! Every call of every arena goes wrong once, in every way: the operation fails as a whole or succeeds as a whole.
+//! Every call of every arena goes wrong once, in every way: the operation fails as a whole or succeeds as a
+//! whole.
 //!
-//! A *trial* runs a fixed list of operations on a platform in which one call of one arena meets one fault. An operation
-//! that fails has left no trace but storage, bindings, map states and copies (I-15), says which arena failed it and how,
-//! and works when it is done again. The trials of one arena end with the first in which it is not called that often.
+//! A *trial* runs a fixed list of operations on a platform in which one call of one arena meets one fault. An
+//! operation that fails has left no trace but storage, bindings, map states and copies (I-15), says which
+//! arena failed it and how, and works when it is done again. The trials of one arena end with the first in
+//! which it is not called that often.
 
 #![cfg(not(dml_loom))]
 

@@ -117,7 +117,7 @@ fn findings_and_tables_are_printed_where_their_files_cannot_be_written() {
     assert!(said.contains("coexec.svg") && printed.contains("geometric mean"), "{said}{printed}");
 }
 
-/// Whoever reads the file sees what was there before, not a part of what was to come.
+/// A reader of the file sees its old contents, never a part of the new ones.
 #[test]
 fn a_file_that_cannot_be_written_whole_stays_as_it_was() {
     let folder = folder("whole");
@@ -227,7 +227,7 @@ fn no_output_is_an_input_or_another_output() {
     succeeds(&folder, &[&gaussian[..], &["--input", "gaussian.png", "--output", "other.png"]].concat());
 }
 
-/// Nobody writes to the pipe, and the device has no end.
+/// The pipe has no writer, and the device has no end.
 #[test]
 fn inputs_without_an_end_or_a_writer_are_refused() {
     let folder = folder("endless");

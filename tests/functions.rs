@@ -149,7 +149,7 @@ mod tests {
             platform.buffer_from(vec![0_u32; 1000]).unwrap(),
         );
         for (number, expected) in [
-            (0_u32, "argument 1 is a buffer, no scalar"),
+            (0_u32, "argument 1 is a buffer, not a scalar"),
             (1, "argument 1: "),
             (2, "argument 2: "),
             (3, "there is no argument 3: the kernel has 3"),

@@ -1,5 +1,5 @@
-//! What the `dml` command does with GPUs of CUDA, and what it says where there is none. Tests that need one say so and pass
-//! without it, unless `DML_EXPECT=cuda`.
+//! What the `dml` command does with GPUs of CUDA, and what it says where there is none. Tests that need one
+//! say so and pass without it, unless `DML_EXPECT=cuda`.
 
 #![cfg(not(dml_loom))]
 
@@ -57,8 +57,8 @@ fn has_gpu(test: &str) -> Option<PathBuf> {
 fn bad_values_of_pinned_are_named_and_exit_with_2() {
     let folder = folder("bad_values");
     for (value, told) in [
-        ("0", "no buffer is made of no bytes"),
-        ("0G", "no buffer is made of no bytes"),
+        ("0", "expected at least 1 byte"),
+        ("0G", "expected at least 1 byte"),
         ("many", "expected a number of bytes, such as 4096, 512M or 8G"),
         ("-1", "-1"),
         ("1.5G", "expected a number of bytes"),
@@ -71,7 +71,7 @@ fn bad_values_of_pinned_are_named_and_exit_with_2() {
     }
     for (arguments, told) in [
         (&["reproduce", "single", "--memory", "bound"][..], "--pinned with --memory bound"),
-        (&["reproduce", "memory"], "--pinned means nothing to memory"),
+        (&["reproduce", "memory"], "--pinned does not apply to memory"),
         (&["bench", "offload"], "unexpected argument '--pinned'"),
     ] {
         let said = refused(&folder, 2, &[arguments, &["--pinned", "1M"]].concat());
@@ -90,7 +90,7 @@ fn without_a_gpu_pinned_is_a_note_and_changes_nothing() {
     for arguments in [&bench[..], &single, &coexec, &bound] {
         let (result, said) = json(&folder, &[arguments, &["--pinned", "1M"]].concat());
         assert!(result["pinned_bytes"].is_null(), "{result}");
-        assert!(said.contains("--pinned changes nothing without a GPU of CUDA"), "{arguments:?}: {said}");
+        assert!(said.contains("--pinned has no effect without a CUDA GPU"), "{arguments:?}: {said}");
         assert!(missing.iter().all(|reason| said.contains(reason)), "{arguments:?}: {said}");
         let (_, said) = json(&folder, arguments);
         assert!(!said.contains("--pinned"), "it was not asked for: {said}");
@@ -100,7 +100,7 @@ fn without_a_gpu_pinned_is_a_note_and_changes_nothing() {
         found["arenas"].as_array().expect("a list").iter().map(|arena| &arena["name"]).collect();
     match &missing {
         Some(reason) => {
-            assert!(said.contains("--pinned changes nothing") && said.contains(reason), "{said}");
+            assert!(said.contains("--pinned has no effect") && said.contains(reason), "{said}");
             assert!(!names.contains(&&Value::from("cuda_pinned")), "{found}");
         }
         None => assert!(said.is_empty() && names.contains(&&Value::from("cuda_pinned")), "{said}{found}"),
@@ -178,7 +178,7 @@ fn a_gpu_uses_page_locked_memory_in_place() {
         let (result, _) = json(&folder, &[&arguments[..], &["--pinned", "64M"]].concat());
         assert_eq!((&result["verified"], &result["memory"]), (&true.into(), &"bound".into()), "{result}");
         let said = refused(&folder, 2, &arguments);
-        assert!(said.contains("cuda:0 can be bound to page-locked memory alone"), "{said}");
+        assert!(said.contains("cuda:0 can be bound only to page-locked memory"), "{said}");
     }
 }
 

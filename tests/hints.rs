@@ -122,7 +122,8 @@ fn an_allowed_binding_is_made_on_request_alone() {
     );
 }
 
-/// The path cache belongs to buffers without hints: one kind of buffer does not plan with another kind's paths.
+/// The path cache belongs to buffers without hints: one kind of buffer does not plan with another kind's
+/// paths.
 #[test]
 fn buffers_of_one_platform_plan_by_their_own_hints() {
     let platform = platform(Offer::Plain, Concurrency::Exclusive);

@@ -1,4 +1,5 @@
-//! Whole histories: what threads did together, checked from the recorded events alone; and that the checker sees faults.
+//! Whole histories: what threads did together, checked from the recorded events alone; and that the checker
+//! sees faults.
 
 #![cfg(not(dml_loom))]
 
@@ -52,8 +53,8 @@ fn i11_threads_over_storage_that_is_handed_over() {
     }
 }
 
-/// A storage that is freed may have kept the others of its group from sharing coherently: who is let in for that is told of
-/// after it.
+/// A storage that is freed may have kept the others of its group from sharing coherently: who is let in for
+/// that is told of after it.
 #[test]
 fn i11_a_free_is_told_before_who_is_let_in_by_it() {
     let rig = Rig::new().gpu(Concurrency::BimapFull).gpu(Concurrency::Exclusive);

@@ -1,9 +1,9 @@
 //! The pure machine, with the steps of several plans interleaved at random.
 //!
-//! Each step of each plan (storage, map state, copy begun, copy done, finish) is an operation by itself; requests,
-//! releases, failures, bindings, frees and lost devices come in between. What the engine relies on holds at every step,
-//! every state invariant holds after every one, what is valid is what the storages really hold, and in the end nobody is
-//! left waiting.
+//! Each step of each plan (storage, map state, copy begun, copy done, finish) is an operation by itself;
+//! requests, releases, failures, bindings, frees and lost devices come in between. What the engine relies on
+//! holds at every step, and every state invariant holds after every one. Valid bytes are those that the
+//! storages really hold. In the end no request is left waiting.
 
 #![cfg(not(dml_loom))]
 
@@ -138,8 +138,9 @@ fn a_fresh_arena_is_in_its_first_state() {
     }
 }
 
-/// Somebody waits for a memory that others use, and another behind him, whose device is lost, uses it too. A storage that is
-/// freed then lets a third begin, which changes for what the first one waits: so the second is refused at once.
+/// A request waits for a memory that others use. A second request behind it, whose device is lost, uses that
+/// memory too. A freed storage then admits a third request, which changes what the first one waits for. So
+/// the second one is refused at once.
 #[test]
 fn l03_those_admitted_change_for_whom_others_wait() {
     use dml::core::Access::{ReadOnly, ReadWrite};

@@ -1,4 +1,5 @@
-//! Kernels by their arguments: what a launcher is given, footprints with several ranges, and the check that finds wrong ones.
+//! Kernels by their arguments: what a launcher is given, footprints with several ranges, and the check that
+//! finds wrong ones.
 
 #![cfg(all(not(dml_loom), feature = "opencl"))]
 
@@ -23,7 +24,8 @@ fn platform_of(options: &DiscoverOptions) -> Option<Platform> {
     Some(builder.build().expect("a sound platform"))
 }
 
-/// A platform with the first OpenCL device, and that. A machine without one is told so, unless the run was told that it has one.
+/// A platform with the first OpenCL device, and that. A machine without one is told so, unless the run was
+/// told that it has one.
 fn opencl() -> Option<(Platform, DeviceId)> {
     let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("opencl"));
     // One that CUDA has as well is used only where it is named.
@@ -117,7 +119,7 @@ fn packages_are_launched_as_independent_of_each_other() {
     let (items, shape) = (0..1, dml::core::ItemShape::line(1));
     let launch = Launch::new(&items, &shape, &[]);
     assert!(!launch.is_independent && launch.independent().is_independent);
-    // Under one grant there is one first launch, whoever asks.
+    // One grant has exactly one first launch.
     let mut grants = platform.acquire(host(&platform)).read(&out).wait().unwrap();
     assert_eq!([(); 3].map(|()| grants.launches_first()), [true, false, false]);
     grants.release().unwrap();

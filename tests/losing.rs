@@ -1,4 +1,5 @@
-//! A device dies, and nobody has to say so: whatever fails on its memory, every buffer knows before the error is heard.
+//! A device dies, and the application need not report it: when a call on its memory fails, every buffer knows
+//! of the loss before the caller gets the error.
 
 #![cfg(not(dml_loom))]
 
@@ -24,8 +25,8 @@ fn star() -> Audited {
     dml_verify::star()
 }
 
-/// A buffer that nobody touches while the device dies: the first half is valid in main memory too, the rest on the first
-/// device alone.
+/// A buffer that no call touches while the device dies: the first half is valid in main memory too, the rest
+/// only on the first device.
 fn bystander(platform: &Platform) -> RawBuffer {
     let buffer = raw(platform, LEN);
     write(&buffer, MAIN_ARENA, 0..LEN, 7);

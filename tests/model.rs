@@ -1,7 +1,7 @@
 //! Every reachable state of the machine in small configurations. `cargo xtask model` runs the large ones too.
 //!
-//! The numbers of states are pinned: a change of them is a change of the machine's behaviour, or of what is explored, and
-//! is to be understood before the number is changed.
+//! The numbers of states are pinned: a change of them is a change of the machine's behaviour, or of what is
+//! explored, and is to be understood before the number is changed.
 
 #![cfg(not(dml_loom))]
 
@@ -198,8 +198,8 @@ fn whole_buffer_with_lost_devices() {
     }
 }
 
-/// What can be asked of two segments: either of them or both, to read and to change; and to read one and overwrite the
-/// other.
+/// What can be asked of two segments: either of them or both, to read and to change; and to read one and
+/// overwrite the other.
 fn ranges(arena: ArenaId) -> Vec<Wish> {
     let (first, second, both) = (Span::new(0, 1), Span::new(1, 2), Span::new(0, 2));
     let mut wishes: Vec<Wish> =
@@ -313,8 +313,8 @@ fn halves() -> Vec<Vec<Vec<Want>>> {
 #[test]
 fn l01_ranges_of_one_buffer_are_one_step() {
     let explored = protocol(Order::Canonical, halves(), 2).explore();
-    // They exclude each other: never do both have everything, nor does one wait while it holds; the other two buffers
-    // nobody asks for.
+    // They exclude each other: never do both have everything, nor does one wait while it holds. No kernel
+    // asks for the other two buffers.
     assert_eq!(explored.wrong.len(), 3, "{:?}", explored.wrong);
     assert!(explored.wrong.iter().all(|wrong| wrong.starts_with("never: ")), "{:?}", explored.wrong);
 }

@@ -1,4 +1,5 @@
-//! Workers under the whole layer: this program's buffers and co-executions, and the command's own program as the worker.
+//! Workers under the whole layer: this program's buffers and co-executions, and the command's own program as
+//! the worker.
 
 #![cfg(all(feature = "command", feature = "offload", target_os = "linux", not(dml_loom)))]
 
@@ -131,7 +132,8 @@ fn a_co_execution_in_shared_memory_moves_no_result() {
             assert!(report.failures.is_empty(), "{:?}", report.failures);
             prepared.collect().expect("the host can read");
             prepared.verify().unwrap_or_else(|error| panic!("{workload}, {policy}: {error}"));
-            // Vectors of the application go to the workers, at most once for both. Results are where they are.
+            // Vectors of the application go to the workers, at most once for both. Results are where they
+            // are.
             let transfers = platform.counters().transfers();
             let main = platform.home(device(&platform, "cpu")).expect("main memory");
             let is_brought = |link: dml::core::LinkId| platform.links()[usize::from(link.0)].from == main;
@@ -151,7 +153,8 @@ fn a_worker_computes_on_as_many_threads_as_it_is_limited_to() {
         let prepared = prepare(&platform, &["offload:0"], Workload::Mandelbrot, &Input::Tiny);
         run(&platform, &*prepared, "dynamic:3").expect("nothing fails");
         let tasks = format!("/proc/{}/task", process(&platform, "offload:0"));
-        // Its first thread answers questions, one serves the pipeline, and both sleep while the others compute.
+        // Its first thread answers questions, one serves the pipeline, and both sleep while the others
+        // compute.
         assert_eq!(std::fs::read_dir(tasks).expect("it runs").count() as u32, 2 + limit);
     }
 }
@@ -222,7 +225,7 @@ fn a_killed_worker_takes_what_it_alone_had_and_nothing_else() {
     wait_until("the loss is known", || arena(&platform, "offload:0").is_lost());
 
     let asked = platform.acquire(worker).read(&read).wait().map(drop);
-    // The bytes were valid there: until somebody asks the arena for something, core believes so.
+    // The bytes were valid there, and core does not notice the loss before a call of the arena.
     assert!(asked.is_ok() || asked.unwrap_err().is_device_lost());
     let error = written.read().map(drop).expect_err("only the worker had half of it");
     assert!(error.is_device_lost(), "{error}");
@@ -259,7 +262,7 @@ fn a_killed_worker_takes_what_it_alone_had_and_nothing_else() {
 #[derive(Debug)]
 struct Holdings {
     descriptors: usize,
-    /// The threads, without those that the process keeps for whoever needs one next.
+    /// Number of threads, without the idle ones that the process caches.
     threads: usize,
     kept: usize,
     windows: usize,
@@ -268,7 +271,7 @@ struct Holdings {
     at_work: Vec<String>,
 }
 
-/// How many threads a process keeps ([`Helpers`](dml::core::helpers::Helpers)).
+/// Maximum number of idle threads that a process caches ([`Helpers`](dml::core::helpers::Helpers)).
 const MOST_KEPT: usize = 16;
 
 impl Holdings {

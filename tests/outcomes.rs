@@ -1,4 +1,5 @@
-//! How grants end: committed, not started, clean, failed, downgraded, of a lost device; and what is left then.
+//! How grants end: committed, not started, clean, failed, downgraded, of a lost device; and what is left
+//! then.
 
 #![cfg(not(dml_loom))]
 
@@ -114,7 +115,7 @@ fn i16_a_grant_dropped_before_it_was_used_changes_nothing() {
     assert_eq!(get(&read_only, &buffer, 3..50), bytes(1, 3..50));
     drop(read_only);
     assert_eq!(buffer.snapshot().commit_seq(), Seq(1));
-    // Once storage for writing was handed out nobody knows what it holds: it counts as failed.
+    // Once storage was handed out for writing its contents are unknown: the grant counts as failed.
     let mut used = platform.acquire(GPU).write(&buffer.range(3..50)).try_now().unwrap();
     put(&mut used, &buffer, 3, &bytes(2, 3..50));
     drop(used);

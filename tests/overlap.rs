@@ -1,4 +1,5 @@
-//! What others do while an operation is half way: an arena call is stopped at a gate, somebody else comes, the gate opens.
+//! Operations beside one that is half way: an arena call is stopped at a gate, another call comes, the gate
+//! opens.
 
 #![cfg(not(dml_loom))]
 
@@ -40,7 +41,8 @@ fn i13_a_source_lost_during_its_copy_leaves_no_bytes_that_are_lost_and_valid() {
     gate.open();
     let result = reader.join();
     check(&buffer);
-    // Either the copy came in time and its bytes are the contents now, or they are lost and nobody is granted them.
+    // Either the copy came in time and its bytes are the contents now, or they are lost and no request is
+    // granted them.
     match result {
         Ok(seen) => {
             assert_eq!((seen, read(&buffer, MAIN_ARENA, 0..100)), (bytes(1, 0..100), bytes(1, 0..100)))
@@ -131,7 +133,8 @@ fn i11_nobody_comes_into_a_root_while_a_request_binds_to_it() {
 
 #[test]
 fn i11_a_plan_ends_its_own_copies_before_it_narrows_who_may_share() {
-    // The first gpu shares main memory's storage for reading only, the third one coherently; the second has its own.
+    // The first gpu shares main memory's storage for reading only, the third one coherently; the second has
+    // its own.
     let slow = Script::new().from_kind(CallKind::CopyOut, 1, Fault::Slow(std::time::Duration::ZERO));
     let rig = Rig::new().gpu(Concurrency::BimapRead).gpu_with(Concurrency::Exclusive, slow);
     let rig = rig.gpu(Concurrency::BimapFull).bound(MAIN_ARENA, GPU_ARENA, Concurrency::BimapRead);
@@ -141,8 +144,8 @@ fn i11_a_plan_ends_its_own_copies_before_it_narrows_who_may_share() {
     write(&buffer, MAIN_ARENA, 0..100, 1);
     write(&buffer, GPU2_ARENA, 50..100, 2);
     let reader = platform.acquire(GPU3).read(&buffer.range(0..10)).try_now().unwrap();
-    // From the second gpu to main memory, where the third one reads, and on to the first by a new binding: a fence that is
-    // waited for late is enough.
+    // From the second gpu to main memory, where the third one reads, and on to the first by a new binding: a
+    // fence that is waited for late is enough.
     let wanted = buffer.range(50..60);
     let kernel = platform.acquire(GPU).read(&wanted).try_now().unwrap();
     check(&buffer);
@@ -152,7 +155,8 @@ fn i11_a_plan_ends_its_own_copies_before_it_narrows_who_may_share() {
 
 #[test]
 fn i06_a_free_does_not_change_the_rules_for_a_plan_under_way() {
-    // Two gpus share main memory's storage: the first exclusively, so that all hand it over; the second coherently.
+    // Two gpus share main memory's storage: the first exclusively, so that all hand it over; the second
+    // coherently.
     let rig = Rig::new().gpu(Concurrency::Exclusive).gpu(Concurrency::BimapFull);
     let rig = rig.bound(MAIN_ARENA, GPU_ARENA, Concurrency::Exclusive);
     let platform = rig.bound(MAIN_ARENA, GPU2_ARENA, Concurrency::BimapFull).build();
@@ -191,7 +195,7 @@ fn i06_nobody_comes_into_a_root_during_an_explicit_binding() {
     gate.open();
     let bound = binder.join();
     check(&buffer);
-    // Whoever of the two is refused, the other has it alone.
+    // At most one of the two succeeds, and then has the storage alone.
     assert!(bound.is_err() || host.is_err(), "both: {bound:?}, {host:?}");
 }
 
@@ -216,8 +220,9 @@ fn i06_a_binding_given_up_half_way_leaves_the_readers_of_its_root_their_access()
 
 #[test]
 fn i06_a_binding_given_up_half_way_leaves_coherent_peers_their_access() {
-    // The second gpu shares main memory's storage coherently, and both read it. The first one would share it for reading
-    // only: then the two must be mapped to go on side by side. That fails, whichever of the three it concerns.
+    // The second gpu shares main memory's storage coherently, and both read it. The first one would share it
+    // for reading only: then the two must be mapped to go on side by side. That fails, whichever of the three
+    // it concerns.
     for failing in 0..3 {
         let script = |arena| match arena == failing {
             true => Script::new().from_kind(CallKind::Map, 1, Fault::fail()),
@@ -327,7 +332,8 @@ fn i24_the_application_gets_its_vector_after_every_block_bound_to_it_is_gone() {
 
 #[test]
 fn events_of_a_free_come_before_those_of_the_next_allocation() {
-    // Main memory and the second gpu are bound to the first one: when it is lost, both are freed, one after the other.
+    // Main memory and the second gpu are bound to the first one: when it is lost, both are freed, one after
+    // the other.
     let rig = Rig::new().gpu(Concurrency::BimapFull).gpu(Concurrency::BimapFull);
     let rig = rig.bound(MAIN_ARENA, GPU_ARENA, Concurrency::BimapFull);
     let platform = rig.bound(GPU_ARENA, GPU2_ARENA, Concurrency::BimapFull).build();

@@ -1,4 +1,5 @@
-//! An acquire of several buffers: their copies overlap, and everything else is as if one buffer came after the other.
+//! An acquire of several buffers: their copies overlap, and everything else is as if one buffer came after
+//! the other.
 
 #![cfg(not(dml_loom))]
 
@@ -63,7 +64,8 @@ fn copies_of_several_buffers_are_under_way_at_once() {
     assert!(buffers.iter().all(|buffer| buffer.snapshot().is_idle()));
 }
 
-/// Who is granted at once, before another whose copy is under way, has his place among the grants all the same.
+/// Who is granted at once, before another whose copy is under way, has his place among the grants all the
+/// same.
 #[test]
 fn what_is_granted_between_copies_is_found() {
     let (platform, held) = held_star();
@@ -84,7 +86,7 @@ fn what_is_granted_between_copies_is_found() {
     grants.release().unwrap();
 }
 
-/// A plan goes on only while somebody carries it on, and nobody does in his sleep.
+/// A plan advances only while a thread drives it, and a sleeping waiter drives none.
 #[test]
 fn l03_who_waits_for_a_buffer_has_ended_the_plans_of_those_before() {
     let (platform, held) = held_star();
@@ -163,7 +165,8 @@ fn i15_an_acquire_dropped_during_several_copies_leaves_nothing() {
     assert_eq!(held.begun().len(), 3, "what has arrived stays");
 }
 
-/// Of plans that fail in any order, the first one's error is told, and a poll that hears of it waits for nobody.
+/// Of plans that fail in any order, the first one's error is reported, and the poll that gets it does not
+/// block.
 #[test]
 fn i15_of_several_plans_that_fail_the_first_in_order_is_told() {
     // Which copies fail, in which order they end, and whose error is told.

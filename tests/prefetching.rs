@@ -148,7 +148,7 @@ fn i15_a_cancelled_future_ends_when_its_copies_have_ended() {
     assert_eq!(held.begun().len(), 1);
 }
 
-/// What failed is the answer, though somebody cancelled as well.
+/// The failed copy is the answer, even if the prefetch was cancelled as well.
 #[test]
 fn i15_a_copy_that_fails_under_a_cancelled_prefetch_is_told() {
     let (platform, held) = held_star();
@@ -240,7 +240,7 @@ fn end_both(held: Arc<HeldCopies>) -> Watched<()> {
     })
 }
 
-/// Nobody looks at the prefetch, and both of its copies are made all the same.
+/// The prefetch's owner does not poll it, and both of its copies are made all the same.
 #[test]
 fn l03_a_writer_carries_a_prefetch_on_that_is_kept() {
     let (platform, held) = held_star();
@@ -279,7 +279,7 @@ fn l03_a_thread_does_not_wait_for_its_own_prefetch() {
     assert_eq!(coming.wait(), Ok(()));
 }
 
-/// Those who only try notice the end as well: of these two, and of no copy under way.
+/// A request that only tries notices the end of a prefetch, and fails while the copy is in flight.
 #[test]
 fn a_request_that_only_tries_finds_a_kept_prefetch_ended() {
     let (platform, held) = held_star();
@@ -298,7 +298,8 @@ fn a_request_that_only_tries_finds_a_kept_prefetch_ended() {
     assert_eq!(poll_once(&mut coming), Poll::Ready(Ok(())));
 }
 
-/// A future that waits behind a kept prefetch is woken by the end of its copy. So is the task that awaits the prefetch.
+/// A future that waits behind a kept prefetch is woken by the end of its copy. So is the task that awaits the
+/// prefetch.
 #[test]
 fn l04_the_end_of_a_copy_wakes_the_asker_and_those_behind() {
     let (platform, held) = held_star();
@@ -317,7 +318,7 @@ fn l04_the_end_of_a_copy_wakes_the_asker_and_those_behind() {
     assert_eq!(poll_once(&mut coming), Poll::Ready(Ok(())));
 }
 
-/// Of several who wait behind one prefetch nobody takes another's place, however often each asks.
+/// Waiters behind one prefetch do not take each other's places, however often each polls.
 #[test]
 fn l04_the_end_of_a_copy_wakes_all_who_wait_behind_it() {
     let (platform, held) = held_star();
@@ -417,7 +418,8 @@ fn a_prefetch_names_what_is_in_its_way() {
     assert_eq!(read(buffer.raw(), GPU_ARENA, 0..LEN), bytes(1, 0..LEN));
 }
 
-/// The second poll of a copy waits here until the test lets it go. The copy ends when somebody waits for it, and tells nobody.
+/// The second poll of a copy blocks here until the test opens the gate. The copy ends when a thread waits for
+/// it, and calls no waker.
 #[derive(Debug, Default)]
 struct Gate {
     polls: AtomicU64,
@@ -459,8 +461,8 @@ impl CrossArena for GatedCopies {
     }
 }
 
-/// A request that only tries looks at the prefetch while its owner comes to wait for it. Nothing else wakes the owner: the copy
-/// ends when it is waited for.
+/// A request that only tries looks at the prefetch while its owner comes to wait for it. Nothing else wakes
+/// the owner: the copy ends when it is waited for.
 #[test]
 fn l04_whoever_waits_for_a_prefetch_hears_that_nobody_drives_it_any_more() {
     let gate = Arc::<Gate>::default();

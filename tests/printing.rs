@@ -26,7 +26,7 @@ fn with_worker(folder: &Path, arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("--json prints one JSON value")
 }
 
-/// The table is printed once and nothing beside it, nobody is left out, and what the runs taught is kept.
+/// The table is printed once and nothing beside it, no device is left out, and the knowledge is saved.
 #[test]
 fn a_table_for_people_is_all_that_is_printed() {
     let folder = folder("for_people");
@@ -68,11 +68,11 @@ fn a_wish_for_page_locked_memory_is_a_note_where_nobody_transfers_it() {
         let output = dml(&folder, &[&arguments[..], more].concat());
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{said}");
-        assert_eq!(said.contains("--pinned changes nothing without a GPU of CUDA"), is_told, "{said}");
+        assert_eq!(said.contains("--pinned has no effect without a CUDA GPU"), is_told, "{said}");
     }
 }
 
-/// Whoever asks for a worker by number gets it.
+/// A worker that is requested by number takes part.
 #[cfg(all(feature = "offload", target_os = "linux"))]
 #[test]
 fn a_worker_that_is_asked_for_takes_part() {

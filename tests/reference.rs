@@ -1,9 +1,9 @@
-//! Long sequences of operations on every kind of platform, every answer held against the reference model (I-2, I-4, I-15
-//! to I-17, L-3 to L-6).
+//! Long sequences of operations on every kind of platform, every answer held against the reference model
+//! (I-2, I-4, I-15 to I-17, L-3 to L-6).
 //!
-//! The model (`dml_verify::reference`) knows bytes, versions, who holds and who waits; of arenas only what is where for
-//! sure. What it takes from the answers is no part of what a sequence is made of, so the state machine's own state is
-//! the platform alone, and any operation may follow any other.
+//! The model (`dml_verify::reference`) knows bytes, versions, holders and waiters. Of arenas it knows only
+//! which bytes they are sure to hold. What it takes from the answers does not shape a sequence, so the state
+//! machine's own state is the platform alone, and any operation may follow any other.
 
 #![cfg(not(dml_loom))]
 
@@ -12,7 +12,8 @@ use dml_verify::{Shape, bytes};
 use proptest::prelude::*;
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 
-/// Sequences on the platform of one number in [`Shape::OF_SEQUENCES`], or of the shapes that only this test uses.
+/// Sequences on the platform of one number in [`Shape::OF_SEQUENCES`], or of the shapes that only this test
+/// uses.
 struct On<const SHAPE: usize>;
 
 impl<const SHAPE: usize> ReferenceStateMachine for On<SHAPE> {

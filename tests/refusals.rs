@@ -242,7 +242,7 @@ fn the_check_of_footprints_does_not_wait_for_ever() {
     let (data, other) = (data(&platform), data(&platform));
     let takes = Takes { count: 2, ..Takes::default() };
     let kernel = Kernel::new("check", 8).read(&other).read_write(&data).launchers([(GPU, takes)]).unwrap();
-    // A reader is in nobody's way.
+    // A held view for reading does not conflict with the check.
     let view = data.read().unwrap();
     check_footprints(&platform, &kernel, ITEMS, GPU).expect("it can be read");
     drop(view);

@@ -103,7 +103,7 @@ fn what_is_no_recording_is_bad_usage() {
     assert_eq!(out.status.code(), Some(2));
     assert!(text(&out.stderr).contains("cannot read the decisions none"), "{}", text(&out.stderr));
     for (bytes, what) in [
-        (&b"dml\xff"[..], "byte 3 is no text"),
+        (&b"dml\xff"[..], "byte 3 is not valid"),
         (b"next u0 1 -> 1", "not a recording of decisions: expected ident at line 1"),
         (
             br#"{"dml_decisions":2,"blueprint":{"work":5,"local_size":0,"units":["cpu"],"plan":{"Packages":1}},"decisions":[]}"#,

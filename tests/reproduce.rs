@@ -1,4 +1,5 @@
-//! `dml reproduce memory` and `coexec`, and the comparison of `dml bench all` with the last suite, as people meet them.
+//! `dml reproduce memory` and `coexec`, and the comparison of `dml bench all` with the last suite, as people
+//! meet them.
 
 #![cfg(not(dml_loom))]
 
@@ -47,22 +48,22 @@ fn bad_usage_is_named_and_exits_with_2() {
             &["reproduce", "table1", "--devices", "opencl:0,cuda:0"],
             "one OpenCL or CUDA device, not opencl:0, cuda:0",
         ),
-        (&["reproduce", "table1", "--pinned", "1M"], "--pinned means nothing to table1"),
-        (&["reproduce", "table1", "--limit", "cpu=1"], "--limit means nothing to table1"),
-        (&["reproduce", "table1", "--offload", "1"], "--offload means nothing to table1"),
-        (&["reproduce", "table1", "--pin", "offload:0=0"], "--pin means nothing to table1"),
-        (&["reproduce", "table1", "--time-limit", "1"], "--time-limit means nothing to table1"),
-        (&["reproduce", "table1", "--policy", "static"], "--policy means nothing to table1"),
-        (&["reproduce", "table1", "--memory", "copy"], "--memory means nothing to table1"),
-        (&["reproduce", "table1", "--output", "."], "--output means nothing to table1"),
-        (&["reproduce", "memory", "--memory", "copy"], "--memory means nothing to memory"),
+        (&["reproduce", "table1", "--pinned", "1M"], "--pinned does not apply to table1"),
+        (&["reproduce", "table1", "--limit", "cpu=1"], "--limit does not apply to table1"),
+        (&["reproduce", "table1", "--offload", "1"], "--offload does not apply to table1"),
+        (&["reproduce", "table1", "--pin", "offload:0=0"], "--pin does not apply to table1"),
+        (&["reproduce", "table1", "--time-limit", "1"], "--time-limit does not apply to table1"),
+        (&["reproduce", "table1", "--policy", "static"], "--policy does not apply to table1"),
+        (&["reproduce", "table1", "--memory", "copy"], "--memory does not apply to table1"),
+        (&["reproduce", "table1", "--output", "."], "--output does not apply to table1"),
+        (&["reproduce", "memory", "--memory", "copy"], "--memory does not apply to memory"),
         (&["reproduce", "memory", "--devices", "tpu:3"], "tpu:3"),
         (&["reproduce", "coexec", "--devices", "tpu:3"], "tpu:3"),
         (&["reproduce", "coexec", "--size", "7"], "7"),
         (&["reproduce", "coexec", "--policy", "guided"], "guided"),
         (&["reproduce", "memory", "--runs", "0"], "0"),
-        (&["reproduce", "memory", "--size", "tiny", "--output", "no/such"], "no/such is no folder"),
-        (&["reproduce", "coexec", "--size", "tiny", "--output", "no/such"], "no/such is no folder"),
+        (&["reproduce", "memory", "--size", "tiny", "--output", "no/such"], "no/such is not a folder"),
+        (&["reproduce", "coexec", "--size", "tiny", "--output", "no/such"], "no/such is not a folder"),
         (&["bench", "saxpy", "--no-last"], "--no-last"),
         (&["bench", "never-loses", "--no-last"], "--no-last"),
         (&["bench", "offload", "--no-last"], "--no-last"),
@@ -278,12 +279,12 @@ fn a_suite_is_compared_with_the_last_one_of_the_same_options() {
     assert!(second["last"]["measured_unix_s"].as_u64().is_some_and(|at| at > 1_700_000_000));
     assert_eq!(run(&["--policy", "static"])["last"], Value::Null, "other options have a suite of their own");
     let (text, _) = ok(&folder, &suite);
-    assert!(text.contains("than last") && text.contains("last: this suite of 20"), "{text}");
+    assert!(text.contains("vs last") && text.contains("last: this suite of 20"), "{text}");
 
     std::fs::write(suites(&folder), "{ \"format\": 1, \"suites\": [ {").expect("it is the test's own");
     let (text, said) = ok(&folder, &suite);
     assert!(said.contains("the suites measured earlier are ignored") && said.contains("suites-"), "{said}");
-    assert!(!text.contains("than last"), "{text}");
+    assert!(!text.contains("vs last"), "{text}");
     let (text, said) = ok(&folder, &suite);
-    assert!(text.contains("than last") && !said.contains("ignored"), "it was replaced: {said}");
+    assert!(text.contains("vs last") && !said.contains("ignored"), "it was replaced: {said}");
 }

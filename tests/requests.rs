@@ -98,7 +98,7 @@ fn l01_waiting_against_the_order_is_refused_and_trying_is_not() {
     let platform = star();
     let (low, high) = (written(&platform, 1), written(&platform, 2));
     let held = platform.acquire(CPU).read(&high.range(0..1)).wait().unwrap();
-    // Somebody else's writer is in the way, of both.
+    // Writers that no thread holds are in the way of both.
     let writer = |buffer: &RawBuffer, range| {
         platform.acquire(GPU).write(&buffer.range(range)).wait().unwrap().hand_over()
     };
@@ -108,7 +108,7 @@ fn l01_waiting_against_the_order_is_refused_and_trying_is_not() {
     assert_eq!(ask().wait().map(drop), Err(expected.clone()));
     assert_eq!(ask().wait_timeout(std::time::Duration::MAX).map(drop), Err(expected));
     assert!(ask().try_now().is_err_and(|error| error.is_busy()));
-    // The same buffer counts too: another range of it may be held by somebody who waits for this thread.
+    // The same buffer counts too: the holder of another range of it may be waiting for this thread.
     let same = platform.acquire(CPU).read(&high.range(1..2)).wait();
     assert!(matches!(same, Err(AcquireError::OrderViolation { .. })), "{same:?}");
     // A future is not checked.
@@ -116,7 +116,7 @@ fn l01_waiting_against_the_order_is_refused_and_trying_is_not() {
     assert!(poll_once(&mut future).is_pending());
     drop(in_the_way);
     assert!(matches!(poll_once(&mut future), Poll::Ready(Ok(_))));
-    // Where nobody is in the way nothing has to be waited for, in whatever order.
+    // Without a conflict the requests need not wait, so their order does not matter.
     let again = platform.acquire(CPU).read(&high.range(0..9)).wait().unwrap();
     let first = ask().wait().unwrap();
     drop((again, first));
@@ -322,7 +322,7 @@ fn already_held_comes_before_the_queue() {
     let held = platform.acquire(CPU).kernel(KernelId(7)).read(&buffer).try_now().unwrap();
     let mut writer = platform.acquire(CPU).write(&buffer).into_future();
     assert!(poll_once(&mut writer).is_pending());
-    // To wait behind the writer, who waits for this very kernel, would be to wait for ever.
+    // Waiting behind the writer would be a deadlock: the writer waits for this very kernel.
     let mut again = platform.acquire(CPU).kernel(KernelId(7)).read(&buffer).into_future();
     let polled = poll_once(&mut again);
     assert!(matches!(polled, Poll::Ready(Err(AcquireError::AlreadyHeld { .. }))), "{polled:?}");
@@ -477,18 +477,22 @@ fn grants_that_are_dropped_go_in_the_reverse_of_the_order_in_which_they_came() {
     assert_eq!(went(|kind| matches!(kind, EventKind::Released { .. })), [second.id(), first.id()]);
 }
 
-/// A mechanism may see at its end that it could not copy. Nothing is valid then, and the same may be asked again.
+/// A mechanism may reject a copy when it begins or when it ends. Nothing is valid then, and the same request may
+/// again.
 #[test]
 fn i02_a_copy_that_turns_out_infeasible_brings_nothing() {
-    let script = Script::new().at_kind(CallKind::CopyIn, 1, Fault::FailInFence(TransferError::Infeasible));
-    let rig = Rig::new().gpu_with(Concurrency::Exclusive, script);
-    let platform = rig.staged(MAIN_ARENA, GPU_ARENA).build();
-    let buffer = raw(&platform, 40);
-    write(&buffer, MAIN_ARENA, 0..40, 1);
-    let told = platform.acquire(GPU).read(&buffer).try_now().map(drop);
-    assert_eq!(told, Err(AcquireError::Busy { buffer: buffer.name(), reason: BusyReason::ArenaInUse }));
-    assert_eq!(segments(&buffer), [(0..40, arenas([MAIN_ARENA]), Status::Defined)]);
-    assert_eq!(read(&buffer, GPU_ARENA, 0..40), bytes(1, 0..40));
+    for fault in [Fault::Fail, Fault::FailInFence] {
+        let script = Script::new().at_kind(CallKind::CopyIn, 1, fault(TransferError::Infeasible));
+        let rig = Rig::new().gpu_with(Concurrency::Exclusive, script);
+        let platform = rig.staged(MAIN_ARENA, GPU_ARENA).build();
+        let buffer = raw(&platform, 40);
+        write(&buffer, MAIN_ARENA, 0..40, 1);
+        let told = platform.acquire(GPU).read(&buffer).try_now().map(drop);
+        let busy = AcquireError::Busy { buffer: buffer.name(), reason: BusyReason::ArenaInUse };
+        assert_eq!(told, Err(busy));
+        assert_eq!(segments(&buffer), [(0..40, arenas([MAIN_ARENA]), Status::Defined)]);
+        assert_eq!(read(&buffer, GPU_ARENA, 0..40), bytes(1, 0..40));
+    }
 }
 
 #[test]

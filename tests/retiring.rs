@@ -30,7 +30,7 @@ fn i28_storage_that_nobody_uses_goes_in_the_call() {
         buffer.will_not_use(GPU2_ARENA).expect("there was never anything");
     }
     assert_eq!(byte_copies(&platform), before, "the contents were elsewhere already");
-    // Whoever acquires it there again finds everything.
+    // The next acquire there finds all bytes.
     assert_eq!(read(&buffer, GPU_ARENA, 0..LEN), bytes(1, 0..LEN));
     assert!(has_storage(&buffer, GPU_ARENA), "the word holds until the next acquire");
 }
@@ -62,7 +62,8 @@ fn i28_a_kernel_keeps_its_storage_until_its_bytes_are_elsewhere() {
     assert!(has_storage(&buffer, GPU_ARENA), "it has the only copy");
     assert_eq!(read(&buffer, GPU2_ARENA, 0..40), bytes(3, 0..40));
     assert!(has_storage(&buffer, GPU_ARENA), "it still has the only copy of the rest");
-    // The reader's copy passes through main memory, so these bytes are elsewhere now, and the rest is overwritten.
+    // The reader's copy passes through main memory, so these bytes are elsewhere now, and the rest is
+    // overwritten.
     write(&buffer, MAIN_ARENA, 40..LEN, 4);
     assert!(!has_storage(&buffer, GPU_ARENA));
     assert_eq!(read(&buffer, MAIN_ARENA, 0..LEN), [bytes(3, 0..40), bytes(4, 40..LEN)].concat());

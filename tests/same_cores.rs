@@ -1,4 +1,5 @@
-//! Devices that compute on the same cores: the processor beside an OpenCL device or a worker. They do not take the cores from each other.
+//! Devices that compute on the same cores: the processor beside an OpenCL device or a worker. They do not
+//! take the cores from each other.
 
 #![cfg(not(dml_loom))]
 
@@ -51,7 +52,8 @@ fn squares(items: std::ops::Range<u64>) -> Vec<u8> {
     items.flat_map(|item| (item as u32).wrapping_mul(item as u32).to_ne_bytes()).collect()
 }
 
-/// A machine of four cores, which the processor and a driver have each, and a GPU that only some kernels run on.
+/// A machine of four cores, which the processor and a driver have each, and a GPU that only some kernels run
+/// on.
 struct Machine {
     platform: Audited,
     target: Buffer<u32>,
@@ -62,7 +64,8 @@ struct Machine {
 }
 
 impl Machine {
-    /// A driver of the cores takes `item` for an item. The kernel squares, or adds the square to what was there.
+    /// A driver of the cores takes `item` for an item. The kernel squares, or adds the square to what was
+    /// there.
     fn new(item: Duration, access: Access) -> Self {
         let mut builder = Platform::builder();
         for name in ["cpu", "driver:0"] {
@@ -149,8 +152,8 @@ fn who_has_the_same_cores_computes_one_after_the_other() {
     }
 }
 
-/// A busy machine may keep it from its turn, so one run of several has to show it. In place as well: what it is compared by
-/// counts.
+/// A busy machine may keep it from its turn, so one run of several has to show it. In place as well: what it
+/// is compared by counts.
 #[test]
 fn the_faster_of_two_on_the_same_cores_is_found_in_the_first_run() {
     for access in [Access::WriteInvalidate, Access::ReadWrite] {

@@ -209,7 +209,8 @@ fn i11_members_of_a_coherent_root_hold_disjoint_ranges_at_once() {
 
 #[test]
 fn a_preferred_binding_takes_no_root_from_an_arena_that_needs_it() {
-    // The second gpu has nothing but a binding to the first one's storage, which a preference would bind to main memory.
+    // The second gpu has nothing but a binding to the first one's storage, which a preference would bind to
+    // main memory.
     let rig =
         Rig::new().gpu(Concurrency::Exclusive).gpu(Concurrency::Exclusive).staged(MAIN_ARENA, GPU_ARENA);
     let rig =
@@ -232,7 +233,7 @@ fn a_binding_that_no_link_can_make_is_not_preferred() {
     let error = rig.preferring(MAIN_ARENA, GPU_ARENA).try_plain().unwrap_err();
     let ConfigError::Topology(problems) = &error else { panic!("{error}") };
     assert_eq!(problems[..], [TopologyError::NoBinding { root: MAIN_ARENA, member: GPU_ARENA }]);
-    assert_eq!(error.to_string(), "platform: a1 is to be bound to a0, and no link can bind it");
+    assert_eq!(error.to_string(), "platform: a1 cannot be bound to a0: no link binds them");
 }
 
 #[test]
@@ -380,7 +381,8 @@ fn i04_a_free_that_makes_shared_storage_coherent_makes_nobody_valid_by_itself() 
     buffer.bind(GPU_ARENA, MAIN_ARENA).unwrap();
     buffer.bind(GPU2_ARENA, MAIN_ARENA).unwrap();
     change(&buffer, GPU2_ARENA, 20..80, 2);
-    // Without the first gpu the storage is coherent: main memory is valid at once, or brought up to date when asked.
+    // Without the first gpu the storage is coherent: main memory is valid at once, or brought up to date when
+    // asked.
     buffer.free(GPU_ARENA).unwrap();
     let host = platform.acquire(CPU).read(&buffer).try_now().unwrap();
     check(&buffer);

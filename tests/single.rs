@@ -93,9 +93,9 @@ fn a_wrong_request_is_named_and_exits_with_2() {
         (&["single", "--devices", "cpu,cpu"], "twice"),
         (&["single", "--runs", "0"], "0"),
         (&["single", "--memory", "unified"], "unified"),
-        (&["single", "--policy", "static"], "--policy means nothing to single"),
-        (&["single", "--output", "."], "--output means nothing to single"),
-        (&["table1", "--memory", "bound"], "--memory means nothing to table1"),
+        (&["single", "--policy", "static"], "--policy does not apply to single"),
+        (&["single", "--output", "."], "--output does not apply to single"),
+        (&["table1", "--memory", "bound"], "--memory does not apply to table1"),
     ];
     for (arguments, named) in refused.into_iter().chain(worker) {
         let output = dml(&folder, &[&["reproduce"], arguments].concat());

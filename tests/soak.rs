@@ -1,4 +1,5 @@
-//! Many runs of small kernels in one process, one after the other and at once: none fails, and nothing is left of them.
+//! Many runs of small kernels in one process, one after the other and at once: none fails, and nothing is
+//! left of them.
 //!
 //! `DML_SOAK_RUNS` says how many (500); `cargo xtask soak` makes it 10,000.
 
@@ -22,7 +23,8 @@ const AT_ONCE: u64 = 64;
 const MOST_GROWTH: u64 = 8 << 20;
 const POLICIES: [&str; 6] = ["calibrated", "static", "dynamic:3", "dynamic:20", "hguided", "hguided:2:64"];
 
-/// The processor, whatever workers and OpenCL devices there are, and a device with a memory of its own that always is.
+/// The processor, whatever workers and OpenCL devices there are, and a device with a memory of its own that
+/// always is.
 fn platform() -> (Platform, Vec<DeviceId>, DeviceId) {
     let options = DiscoverOptions::default().limit("cpu", 1);
     #[cfg(feature = "offload")]
@@ -82,10 +84,10 @@ fn resident() -> u64 {
     pages.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("a number") * 4096
 }
 
-/// How many threads a process keeps for whoever needs one next ([`Helpers`](dml::core::helpers::Helpers)).
+/// Maximum number of idle threads that a process caches ([`Helpers`](dml::core::helpers::Helpers)).
 const MOST_KEPT: usize = 16;
 
-/// The threads of the process, without those that are kept.
+/// Returns the number of the process's threads, without the cached ones up to that maximum.
 fn threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("Linux tells");
     let names = tasks.map(|task| std::fs::read_to_string(task.expect("Linux tells").path().join("comm")));
@@ -103,7 +105,8 @@ fn settle(before: usize) {
     }
 }
 
-/// One after the other, with changing policies, devices and sizes; some are started, and some of these cancelled.
+/// One after the other, with changing policies, devices and sizes; some are started, and some of these
+/// cancelled.
 struct Changing<'a> {
     platform: &'a Platform,
     null: &'a Null,
@@ -157,7 +160,8 @@ impl Changing<'_> {
     }
 }
 
-/// So many threads, each of which runs a kernel over the host and another device, all of them on the same inputs.
+/// So many threads, each of which runs a kernel over the host and another device, all of them on the same
+/// inputs.
 fn at_once(platform: &Platform, null: DeviceId) {
     let a = 3.0_f32;
     let values = |by: f32| (0..ITEMS).map(|item| (item % 977) as f32 * by).collect::<Vec<_>>();

@@ -119,7 +119,7 @@ fn i13_bytes_of_a_lost_store_are_lost_and_others_are_not() {
     assert!(refused.is_device_lost(), "{refused}");
 }
 
-/// A store is declared lost by its internal device, and a device that nobody has by nothing.
+/// A store is lost when its internal device is declared lost. Declaring an unknown device lost does nothing.
 #[test]
 fn i13_a_store_that_is_declared_lost_loses_its_bytes() {
     let platform = Audited::new(builder().build().unwrap());

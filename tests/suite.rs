@@ -28,7 +28,8 @@ fn devices(folder: &Path) -> String {
     names.join(",")
 }
 
-/// Every workload at its tiny size on a device of each kind. The work is split evenly, so that all of them compute.
+/// Every workload at its tiny size on a device of each kind. The work is split evenly, so that all of them
+/// compute.
 fn every_workload_is_verified(memory: &str) {
     let folder = folder(&format!("suite_{memory}"));
     let devices = devices(&folder);
@@ -77,7 +78,8 @@ fn every_workload_is_verified_on_all_devices_as_the_planner_chooses() {
     every_workload_is_verified("auto");
 }
 
-/// Of sizes that take the best device longer than no time there are no rows, so that each workload runs once, at its first size.
+/// Of sizes that take the best device longer than no time there are no rows, so that each workload runs once,
+/// at its first size.
 #[test]
 fn never_loses_takes_every_workload() {
     let folder = folder("suite_never_loses");
@@ -102,7 +104,7 @@ fn what_is_known_is_shown_and_forgotten() {
     let unknown = dml(&folder, &["knowledge", "--forget", "saxpy"]);
     assert_eq!(unknown.status.code(), Some(2));
     let told = String::from_utf8_lossy(&unknown.stderr);
-    assert!(told.contains("nothing is known of a kernel \"saxpy\""), "{told}");
+    assert!(told.contains("no knowledge of a kernel \"saxpy\""), "{told}");
     for forget in [&["knowledge", "--forget", "vecadd"][..], &["knowledge", "--forget-all"]] {
         assert_eq!(printed(&folder, forget)["kernels"], Value::Array(vec![]));
     }

@@ -1,6 +1,7 @@
 //! The pure machine on platforms made at random. `cargo xtask topologies` runs as many more as one likes.
 //!
-//! `DML_TOPOLOGY_SEEDS=FIRST..END` replaces the seeds. One that fails prints its platform and how to run it again.
+//! `DML_TOPOLOGY_SEEDS=FIRST..END` replaces the seeds. One that fails prints its platform and how to run it
+//! again.
 
 #![cfg(not(dml_loom))]
 

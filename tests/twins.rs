@@ -1,4 +1,4 @@
-//! Several devices of one model, of which nothing is known: one begins, and the others join where the run is long.
+//! Several unmeasured devices of one model: one begins, and the others join where the run is long.
 
 #![cfg(not(dml_loom))]
 
@@ -125,7 +125,7 @@ fn a_run_of_few_work_groups_is_the_first_ones() {
     assert!(matches!(left_out.reason, Reason::NotCalledUp { .. }), "{report:?}");
 }
 
-/// Of devices of other models nobody knows how fast they are beside each other. The first one begins as it would alone.
+/// The relative speed of devices of different models is unknown. The first one begins as it would alone.
 #[test]
 fn of_devices_of_different_models_the_first_begins_as_well() {
     let machine = Machine::new(&["one", "other"], Duration::from_micros(20), None);
@@ -150,7 +150,8 @@ fn of_devices_of_different_models_the_first_begins_as_well() {
     assert_eq!(machine.items(&machine.run(&Knowledge::new())), [0, ITEMS]);
 }
 
-/// Of those it is learned who is faster: also where next to nothing travels, and all is one package of the first one, which ends when the run does.
+/// Runs learn which of these devices is faster. They do so even where next to nothing travels, and all is one
+/// package of the first device, which ends when the run does.
 #[test]
 fn who_began_does_not_keep_later_runs_if_another_is_faster() {
     for (speed, micros) in [(SPEED, 20), (LinkSpeed::default(), 5)] {

@@ -43,8 +43,8 @@ impl Hooks for Done {
     }
 }
 
-/// Each package computes until the results of the one before are where they belong. So all results but the last move under
-/// compute, on the clock of the events as on that of the report.
+/// Each package computes until the results of the one before are where they belong. So all results but the
+/// last move under compute, on the clock of the events as on that of the report.
 #[test]
 fn results_that_move_while_the_next_package_computes_lie_under_compute() {
     let platform = platform();

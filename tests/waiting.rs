@@ -1,4 +1,4 @@
-//! Who waits for whom, in which order they come in, and what is left of those who give up.
+//! Which requests wait for which, in which order they are admitted, and what a waiter that gives up leaves.
 
 #![cfg(not(dml_loom))]
 
@@ -47,7 +47,7 @@ fn waits(future: &mut AcquireFuture) -> bool {
     poll_once(future).is_pending()
 }
 
-/// Nobody holds or waits for anything.
+/// Returns whether no request holds or waits for anything.
 fn is_quiet(buffer: &RawBuffer) -> bool {
     let state = check(buffer);
     state.is_idle() && state.queue().len() == 0
@@ -386,7 +386,7 @@ fn l03_a_change_of_map_state_gets_its_turn() {
     assert!(waits(&mut host));
     let tried = platform.acquire(CPU).read(&left).try_now();
     assert!(matches!(tried, Err(AcquireError::Busy { .. })), "{tried:?}");
-    // Kernels of the gpu that come now would keep it at work for ever, though they disturb nobody's bytes.
+    // Later kernels of the gpu would keep it at work for ever, though they conflict with no bytes.
     let mut late = platform.acquire(GPU).read(&right).into_future();
     assert!(waits(&mut late));
     drop(kernel);

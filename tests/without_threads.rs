@@ -14,7 +14,8 @@ use std::thread::{Builder, ThreadId, current};
 
 const ITEMS: u64 = 400;
 
-/// A kernel that writes to each item of the target three times its number. `ends` makes the fence of each package.
+/// A kernel that writes to each item of the target three times its number. `ends` makes the fence of each
+/// package.
 fn kernel(
     platform: &Platform,
     target: &Buffer<u32>,
@@ -37,12 +38,12 @@ fn kernel(
     })
 }
 
-/// The fence of a package that its device computes until somebody waits for it.
+/// Returns the fence of a package that its device computes until a thread waits for it.
 fn under_way(_: DeviceId) -> Result<Fence, KernelError> {
     Ok(Fence::running(|| Ok(0)))
 }
 
-/// Reads the target, which nobody can who holds a part of it.
+/// Reads the target, which a thread that holds a part of it cannot do.
 struct Reads(Buffer<u32>);
 
 impl Hooks for Reads {
@@ -66,7 +67,8 @@ impl Hooks for Threads {
     }
 }
 
-/// Does something while the process may have no more memory than now, and a little: too little for a thread's stack.
+/// Does something while the process may have no more memory than now, and a little: too little for a thread's
+/// stack.
 fn without_threads<R>(act: impl FnOnce() -> R) -> R {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("Linux tells");
     let pages: u64 = pages.split_whitespace().next().and_then(|pages| pages.parse().ok()).expect("a number");
@@ -94,7 +96,7 @@ fn a_run_is_done_by_its_caller_and_none_is_started() {
     .join();
 }
 
-/// A buffer of sevens, for whoever reads it before it is computed.
+/// Returns a buffer of sevens, so that it can be read before it is computed.
 fn sevens(platform: &Platform) -> Buffer<u32> {
     platform.buffer_from(vec![7; ITEMS as usize]).expect("a small buffer")
 }
@@ -111,7 +113,7 @@ fn results_are_brought_by_who_holds_nothing() {
     assert!(target.read().expect("computed").iter().zip(0..).all(|(value, item)| *value == item * 3));
 }
 
-/// The device that begins fails, and nobody but the one that it calls up is left.
+/// The device that begins fails, and only the device that it calls up is left.
 fn who_is_called_up_last_computes_on_the_callers_thread() {
     let platform = pair();
     let target = sevens(&platform);
@@ -151,7 +153,7 @@ fn who_had_no_thread_is_called_up_when_the_others_fail() {
     }
 }
 
-/// Somebody else waits for all of the target meanwhile.
+/// Another thread waits for all of the target meanwhile.
 fn nobody_is_waited_for_by_who_holds_something() {
     let platform = pair();
     let target = sevens(&platform);

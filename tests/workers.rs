@@ -1,4 +1,5 @@
-//! Runs without the host: a worker begins, in the memory where the data lies, and a GPU of which nothing is known is tried out beside it.
+//! Runs without the host: a worker begins, in the memory where the data lies, and an unmeasured GPU is
+//! explored beside it.
 
 #![cfg(not(dml_loom))]
 
@@ -186,7 +187,8 @@ fn a_worker_begins_with_one_package_at_a_time_and_the_gpu_is_explored_beside_it(
     }
 }
 
-/// A GPU does not begin like a host because it shares the host's memory, and nobody does whose data has to be moved.
+/// A GPU that shares the host's memory does not begin like a host, nor does a device whose data has to be
+/// moved.
 #[test]
 fn who_is_near_computes_on_the_cores_and_in_place() {
     let takes = Does::Takes(Duration::ZERO);
@@ -263,7 +265,8 @@ fn of_several_gpus_the_faster_one_is_found() {
     is_found(&machine, DeviceId(3), ITEMS);
 }
 
-/// Where nothing has to be moved, no other thread is asked to do so. Storage that only one of two can use at a time may have to be moved as a whole.
+/// Where nothing has to be moved, no other thread is asked to do so. Storage that only one of two can use at
+/// a time may have to be moved as a whole.
 #[test]
 fn results_in_place_are_told_of_by_the_thread_that_computed_them() {
     #[derive(Default)]
@@ -298,7 +301,8 @@ fn results_in_place_are_told_of_by_the_thread_that_computed_them() {
     }
 }
 
-/// Whoever is told of results in place holds no other package: it may wait for everything that the run writes.
+/// A thread that reports results in place holds no other package, so its hook may acquire everything that the
+/// run writes.
 #[test]
 fn a_hook_may_read_all_results_in_place() {
     struct Reads {
@@ -314,7 +318,7 @@ fn a_hook_may_read_all_results_in_place() {
     }
 
     let machine = Machine::new(Does::Takes(Duration::from_micros(2)), Does::Fails);
-    // Bytes that nobody has written yet could not be read.
+    // Bytes that were never written could not be read.
     let mut grants = machine.platform.acquire(CPU).write(&machine.target).wait().unwrap();
     memory(&machine.platform, 0).write(&mut grants, &machine.target, &[7; 4 * ITEMS as usize]).unwrap();
     grants.release().unwrap();

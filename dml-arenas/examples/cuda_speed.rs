@@ -3,8 +3,8 @@
 //! ```text
 //!   cargo run --release -p dml-arenas --example cuda_speed [GPU] [MIB]
 //! ```
-//! Prints one line for each figure: what was measured, what the driver takes, what DML takes, and the ratio of the two rates.
-//! Nothing is judged.
+//! Prints one line for each figure: what was measured, what the driver takes, what DML takes, and the ratio
+//! of the two rates. Nothing is judged.
 
 use cudarc::driver::sys::{self, CUcontext, CUresult, CUstream};
 use dml_arenas::cuda::{CudaKernel, KernelArg, Launch};
@@ -132,8 +132,8 @@ fn transfers(platform: &Platform, gpu: DeviceId, raw: &Raw) -> Result<(), Box<dy
     let driver_in = best(|| timed(|| raw.start_in(raw.pinned[0]).and_then(|()| raw.wait())))?;
     let driver_out = best(|| timed(|| raw.start_out(raw.pinned[1]).and_then(|()| raw.wait())))?;
 
-    // Sent once: nothing but the first transfer of a new vector counts. The storage on the GPU is there already, as the
-    // driver's is.
+    // Sent once: nothing but the first transfer of a new vector counts. The storage on the GPU is there
+    // already, as the driver's is.
     let mut ordinary = Vec::new();
     let mut once = Vec::new();
     for seed in 0..3 {

@@ -1,5 +1,5 @@
 /*
- * Functions for a coprocessor's worker: what a shared library has to export.
+ * The interface between a coprocessor's worker and a shared library of functions.
  *
  *     int32_t scale(const dml_call *call)
  *     {
@@ -9,12 +9,13 @@
  *         return 0;
  *     }
  *
- * The worker loads the library (OffloadDevice::load) and looks functions up by their names (OffloadDevice::function).
- * A function may be called from several threads at once, each time with buffers of its own. It returns 0 when it has
- * done its work. Another number is its own code for what went wrong; it may put a text into `message`, ended by a zero.
+ * The worker loads the library (OffloadDevice::load) and looks up functions by name
+ * (OffloadDevice::function). A function may be called from several threads at once, each time with its own
+ * buffers. It returns 0 for success. Any other number is the function's own error code. On an error, the
+ * function may write a zero-terminated text to `message`.
  *
- * A function may fork. The child has the function's own memory, but not the buffers': touching `data` there is a
- * segmentation fault. A child that returns from the function ends with that.
+ * A function may fork. The child does not inherit the mappings of the buffers: access to `data` there is a
+ * segmentation fault. If the child returns from the function, it exits.
  */
 #ifndef DML_OFFLOAD_H
 #define DML_OFFLOAD_H
@@ -28,9 +29,9 @@ extern "C" {
 /* Part of a buffer, in the worker's memory. */
 typedef struct dml_view {
     void *data;        /* the first byte */
-    uint64_t bytes;    /* how many there are */
-    uint64_t start;    /* where the first byte is in its buffer */
-    uint32_t writable; /* 1 where the function may write, 0 where it may only read */
+    uint64_t bytes;    /* the number of bytes */
+    uint64_t start;    /* the offset of the first byte in its buffer */
+    uint32_t writable; /* 1 if the function may write, 0 if it may only read */
     uint32_t argument; /* the position of its argument; a buffer may have several parts */
 } dml_view;
 
@@ -49,7 +50,7 @@ enum {
 };
 
 typedef struct dml_scalar {
-    uint32_t kind;     /* which member of `value` was given */
+    uint32_t kind;     /* the valid member of `value`: DML_U32 to DML_F16 */
     uint32_t argument; /* the position of its argument */
     union {
         uint32_t u32;
@@ -67,24 +68,24 @@ typedef struct dml_scalar {
 
 /* A value of another type, such as a structure. */
 typedef struct dml_value {
-    const void *data;  /* the first byte, which may not be aligned */
-    uint64_t bytes;    /* how many there are */
+    const void *data;  /* the first byte, which may be unaligned */
+    uint64_t bytes;    /* the number of bytes */
     uint32_t argument; /* the position of its argument */
     uint32_t reserved; /* 0 */
 } dml_value;
 
 /* One call. */
 typedef struct dml_call {
-    uint32_t size;    /* of this structure in bytes; later versions add members at its end */
-    uint32_t threads; /* how many the function may use */
+    uint32_t size;    /* the size of this structure in bytes; later versions add members at its end */
+    uint32_t threads; /* the number of threads that the function may use */
     uint64_t first;   /* the first item to compute */
     uint64_t end;     /* the item after the last one */
     const dml_view *views;
     uint64_t view_count;
     const dml_scalar *scalars;
     uint64_t scalar_count;
-    char *message; /* room for what the function has to say where it fails */
-    uint64_t message_bytes;
+    char *message; /* a buffer for the function's error message */
+    uint64_t message_bytes; /* the size of that buffer */
     const dml_value *values;
     uint64_t value_count;
 } dml_call;

@@ -1,30 +1,31 @@
-//! Kernels that may run beside others: on several queues of a device in turn, and what is in order after them.
+//! Concurrent kernels: they run on a device's queues in turn, and ordered work waits for them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Whose turn it is among a device's queues of kernels, and for how many kernels the first of these queues has waited. That one has the
-/// kernels and copies that are in order.
+/// The next of a device's queues to get a kernel, and the number of kernels that the first queue has waited
+/// for. The first queue also has the kernels and copies that run in order.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
     turn: AtomicUsize,
-    /// How many kernels were launched that may run beside others, and how many of them are awaited.
+    /// The number of concurrent kernels that were launched, and how many of them the first queue has waited
+    /// for.
     launched: AtomicUsize,
     awaited: AtomicUsize,
 }
 
 impl Beside {
-    /// Launches a kernel that may run beside others, on each of so many queues in turn.
+    /// Launches a concurrent kernel, on each of `queues` queues in turn.
     pub(crate) fn launch<T>(&self, queues: usize, launch: impl FnOnce(usize) -> T) -> T {
         // The counts order no other access.
         let launched = launch(self.turn.fetch_add(1, Ordering::Relaxed) % queues.max(1));
-        // Not before: whoever waits for so many is to find them in their queues.
+        // Counted after the launch, so that a waiter finds all counted kernels in their queues.
         self.launched.fetch_add(1, Ordering::Release);
         launched
     }
 
-    /// Has the first queue wait for the kernels that were launched so far, unless it has.
+    /// Makes the first queue wait for the kernels that were launched so far, unless it has.
     pub(crate) fn settle<E>(&self, wait: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
-        // Whoever launched under the same grants did so before. What others launch meanwhile is awaited once more.
+        // Launches under the same grants came before this load. Launches that come later need another wait.
         let launched = self.launched.load(Ordering::Acquire);
         if self.awaited.load(Ordering::Relaxed) == launched {
             return Ok(());
@@ -39,7 +40,7 @@ impl Beside {
 mod tests {
     use super::*;
 
-    /// How often somebody waits who waits now.
+    /// Returns the number of waits of a call to `settle`.
     fn waits(beside: &Beside) -> u32 {
         let mut waits = 0;
         let settled: Result<(), ()> = beside.settle(|| {
@@ -61,7 +62,7 @@ mod tests {
         }
     }
 
-    /// Whoever waits while it is launched does not find it in its queue.
+    /// A wait during a launch does not cover the launched kernel.
     #[test]
     fn what_is_launched_meanwhile_is_awaited_once_more() {
         let beside = Beside::default();

@@ -1,4 +1,4 @@
-//! Finds the memories of this machine.
+//! Finds the devices and memories of this machine.
 
 use crate::kit::Backend;
 use crate::main_mem;
@@ -8,10 +8,11 @@ use dml_core::foreign::guard;
 use dml_core::sync::Arc;
 use dml_core::{ArenaId, PlatformBuilder, Unavailable};
 
-/// Adds the devices and memories of this machine to a platform that is being built.
+/// Adds the devices and memories of this machine to a platform under construction.
 ///
-/// The processor and main memory come first, as device 0 and arena 0 of an empty builder. Memory that devices share, if any
-/// do, is arena 1, of the same processor. Then come the devices of each backend, in an order that is the same in every run. A missing backend is noted with its reason.
+/// The processor and main memory come first, as device 0 and arena 0 of an empty builder. Arena 1, of the
+/// same processor, is the memory that devices share, if any do. The devices of each backend follow, in the
+/// same order in every run. A missing backend is noted with its reason.
 ///
 /// # Examples
 /// ```
@@ -35,10 +36,11 @@ pub trait Discover: Sized {
     /// Adds the devices that the options ask for.
     ///
     /// # Errors
-    /// [`DiscoverError::UnknownDevice`] for a name that no device has. [`DiscoverError::BadLimit`],
-    /// [`DiscoverError::BadPin`], [`DiscoverError::BadBinding`] and [`DiscoverError::BadSharing`] for a limit, cores, a
-    /// binding or sharing that a device cannot have. [`DiscoverError::Unusable`] for a named device that does not work,
-    /// and for memory to share that cannot be made.
+    /// - [`DiscoverError::UnknownDevice`] for a name that no device has.
+    /// - [`DiscoverError::BadLimit`], [`DiscoverError::BadPin`], [`DiscoverError::BadBinding`] and
+    ///   [`DiscoverError::BadSharing`] for a limit, cores, a binding or sharing that a device cannot have.
+    /// - [`DiscoverError::Unusable`] for a named device that does not work, and for memory to share that
+    ///   cannot be created.
     fn discover_with(self, options: &DiscoverOptions) -> Result<Self, DiscoverError>;
 }
 
@@ -50,7 +52,7 @@ fn built_in(options: &DiscoverOptions) -> Vec<Arc<dyn Backend>> {
         Arc::new(crate::cuda::discover::Candidates::find()),
         #[cfg(not(feature = "cuda"))]
         Arc::new(LeftOut("cuda", "this program was built without the feature `cuda`")),
-        // After CUDA: what it has of the same hardware is not opened twice.
+        // After CUDA, so that a device that CUDA offers is not opened a second time.
         #[cfg(feature = "opencl")]
         Arc::new(crate::opencl::discover::Candidates::find()),
         #[cfg(not(feature = "opencl"))]
@@ -84,14 +86,14 @@ impl Discover for PlatformBuilder {
         }
         let mut fallback = self.clone();
         if known.iter().any(|name| is_worker(name) && options.wants(name)) {
-            // Which workers can be had is known afterwards.
+            // Only discovery shows whether a worker can be opened.
             let before = self.devices().len();
             match add_all(self, &backends, &options.with_in_place(InPlace::Workers)) {
                 Ok(added) if added.devices()[before..].iter().any(|device| is_worker(&device.name)) => {
                     return Ok(added);
                 }
                 Ok(_) => {}
-                // What is wrong with the options is wrong without shared memory, too.
+                // Invalid options fail again without shared memory.
                 Err(error) => {
                     fallback.add_unavailable(Unavailable { backend: "shared", reason: error.to_string() });
                 }
@@ -101,7 +103,7 @@ impl Discover for PlatformBuilder {
     }
 }
 
-/// Adds main memory and what every backend has.
+/// Adds main memory, shared memory and the devices of every backend.
 fn add_all(
     mut builder: PlatformBuilder,
     backends: &[Candidate],
@@ -136,17 +138,17 @@ impl Candidate {
         Self { backend, devices, panicked }
     }
 
-    /// Adds what the backend has, or a note why it is missing.
+    /// Adds the backend's devices, or a note why it is missing.
     ///
     /// # Errors
-    /// The backend's error, unless it means only that a device does not work which the options do not name.
+    /// The backend's error, unless it only means that a device does not work which the options do not name.
     fn add(
         &self,
         builder: &mut PlatformBuilder,
         main: ArenaId,
         options: &DiscoverOptions,
     ) -> Result<(), DiscoverError> {
-        // A backend that fails half way leaves nothing behind.
+        // A backend that fails halfway leaves the builder unchanged.
         let mut tried = builder.clone();
         let added = self
             .panicked
@@ -166,13 +168,13 @@ impl Candidate {
                 None => panicked,
             },
         };
-        let backend = guarded(|| self.backend.name()).unwrap_or("a backend that does not tell its name");
+        let backend = guarded(|| self.backend.name()).unwrap_or("a backend whose name is unknown");
         builder.add_unavailable(Unavailable { backend, reason });
         Ok(())
     }
 }
 
-/// Calls a backend, and turns a panic into a sentence.
+/// Calls a backend, and turns a panic into a message.
 fn guarded<R>(call: impl FnOnce() -> R) -> Result<R, String> {
     guard(call).map_err(|message| format!("its discovery panicked: {message}"))
 }

@@ -1,34 +1,33 @@
-//! Files of users and of caches: reads that end, writes that leave a whole file, and whether two names are
-//! one file.
+//! Files of users and of caches: bounded reads, atomic writes, and whether two names are one file.
 //!
 //! 1. A read has a limit, refuses devices, and waits for a pipe only while a program has it open for writing.
 //! 2. A reader of a written file sees the old contents or the new ones. A write that fails leaves the old
 //!    ones.
-//! 3. What is no regular file (a terminal, a pipe, `/dev/null`) and standard output are written directly:
-//!    there is nothing to replace.
+//! 3. Standard output and files that are not regular (a terminal, a pipe, `/dev/null`) are written directly,
+//!    because there is nothing to replace.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The longest chain of links that is followed, as Linux has it.
+/// Maximum length of a chain of symbolic links that is followed, as in Linux.
 const MOST_LINKS: usize = 40;
 
-/// What may be read.
+/// The kinds of files that may be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
-    /// Regular files alone.
+    /// Only regular files.
     File,
     /// Regular files and pipes, such as those of a shell's `<(command)`.
     FileOrPipe,
 }
 
-/// Opens a regular file for reading, without waiting for anybody.
+/// Opens a regular file for reading, without blocking.
 ///
 /// # Errors
-/// What the operating system says; a folder, a device or a pipe.
+/// The operating system's error; a folder, a device or a pipe.
 pub fn open(path: &Path) -> io::Result<File> {
     opened(path, Source::File)
 }
@@ -36,8 +35,8 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// Reads a whole file of at most `limit_bytes`.
 ///
 /// # Errors
-/// What the operating system says; a folder, a device, a pipe that `source` excludes or that no program
-/// writes to; more bytes than the limit.
+/// The operating system's error; a folder, a device, a pipe that `source` excludes or that no program writes
+/// to; more bytes than the limit.
 pub fn read(path: &Path, source: Source, limit_bytes: u64) -> io::Result<Vec<u8>> {
     let file = opened(path, source)?;
     let metadata = file.metadata()?;
@@ -60,14 +59,14 @@ pub fn read(path: &Path, source: Source, limit_bytes: u64) -> io::Result<Vec<u8>
     Ok(bytes)
 }
 
-/// Writes a file that exists whole or as it was before.
+/// Writes a file atomically: it is complete, or unchanged.
 ///
-/// It is written beside its place and renamed, with the permissions of the file that it replaces. A link
-/// stays, and the file that it leads to is replaced. Where the folder admits no further file, the file
-/// itself is overwritten.
+/// The contents go to a new file in the same folder, which then replaces the old one by a rename. It gets the
+/// permissions of the file that it replaces. A link stays, and the file that it leads to is replaced. If the
+/// folder admits no new file, the file itself is overwritten.
 ///
 /// # Errors
-/// What `contents` returns, or what the operating system says.
+/// The error of `contents`, or of the operating system.
 pub fn write<E: From<io::Error>>(
     path: &Path,
     contents: impl FnOnce(&mut dyn Write) -> Result<(), E>,
@@ -95,16 +94,16 @@ pub fn write<E: From<io::Error>>(
     written
 }
 
-/// Returns whether two paths are one file or would be, through links of any kind. Devices and pipes do not
-/// count.
+/// Returns whether two paths lead to one file, or would once it is created, through links of any kind.
+/// Devices and pipes do not count.
 #[must_use]
 pub fn are_same(one: &Path, other: &Path) -> bool {
     identity(one).is_some_and(|one| Some(one) == identity(other))
 }
 
-/// Opens what may be read, without waiting. Reads from a pipe do not wait either.
+/// Opens a file that may be read, without blocking. Reads from a pipe do not block either.
 fn opened(path: &Path, source: Source) -> io::Result<File> {
-    // A device may do something when it is opened, so its kind is asked for before.
+    // Opening a device may have an effect, so its kind is checked first.
     expect(&fs::metadata(path)?, source)?;
     let mut options = OpenOptions::new();
     options.read(true);
@@ -132,13 +131,13 @@ fn is_pipe(metadata: &Metadata) -> bool {
     std::os::unix::fs::FileTypeExt::is_fifo(&metadata.file_type())
 }
 
-/// Elsewhere a pipe cannot be opened without waiting for its other end.
+/// Other systems cannot open a pipe without waiting for its other end.
 #[cfg(not(target_os = "linux"))]
 fn is_pipe(_metadata: &Metadata) -> bool {
     false
 }
 
-/// Reads a byte that is in a pipe; `None` where one may come. Later reads wait for more.
+/// Reads the first byte of a pipe; `None` if it is empty and has a writer. Later reads block.
 fn first_byte(mut pipe: &File) -> io::Result<Option<u8>> {
     let mut byte = [0];
     let found = match pipe.read(&mut byte) {
@@ -151,11 +150,11 @@ fn first_byte(mut pipe: &File) -> io::Result<Option<u8>> {
     Ok(found)
 }
 
-/// Lets reads and writes wait for the other end of a pipe.
+/// Makes reads and writes of a pipe block.
 fn wait_from_now_on(pipe: &File) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
-        // SAFETY: an open file. The call changes nothing but whether its reads and writes wait.
+        // SAFETY: the file is open. The call only changes whether its reads and writes block.
         let set = unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(pipe), libc::F_SETFL, 0) };
         if set < 0 {
             return Err(io::Error::last_os_error());
@@ -165,11 +164,11 @@ fn wait_from_now_on(pipe: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Where bytes go.
+/// The destination of a write.
 enum Place {
-    /// Into what is open.
+    /// The open file itself.
     Itself(File),
-    /// Into a new file of this name. `old` is the file that has the name now.
+    /// A new file of this name. `old` is the file that has the name now.
     Named { path: PathBuf, old: Option<File> },
 }
 
@@ -188,9 +187,10 @@ fn place(path: &Path) -> io::Result<Place> {
         return direct(path, &metadata).map(Place::Itself);
     }
     let target = behind_links(path)?;
-    // Who may not write to the file may not replace it.
+    // A file that is not writable must not be replaced.
     let old = OpenOptions::new().write(true).open(path)?;
-    // The link to an open file leads to what may have no name any more. What has one may be replaced by another program meanwhile.
+    // A link to an open file, such as in `/proc/self/fd`, may lead to a file without a name, which cannot be
+    // replaced.
     if target.exists() {
         return Ok(Place::Named { path: target, old: Some(old) });
     }
@@ -198,7 +198,7 @@ fn place(path: &Path) -> io::Result<Place> {
     Ok(Place::Itself(old))
 }
 
-/// Opens what is no regular file for writing. A pipe that no program reads is an error, and not waited for.
+/// Opens a file that is not regular for writing. A pipe without a reader is an error, and does not block.
 fn direct(path: &Path, metadata: &Metadata) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true);
@@ -217,8 +217,7 @@ fn direct(path: &Path, metadata: &Metadata) -> io::Result<File> {
     options.open(path)
 }
 
-/// Returns standard output or standard error, if the file is one of them. What was written there before
-/// must stay.
+/// Returns standard output or standard error, if the file is one of them. Earlier output must stay.
 #[cfg(unix)]
 fn standard_stream(metadata: &Metadata) -> Option<File> {
     use std::os::fd::AsFd;
@@ -246,21 +245,21 @@ fn fill<E: From<io::Error>>(
     Ok(buffered.flush()?)
 }
 
-/// Makes a file of a name that no other one has, in the folder of a file.
+/// Creates a file with a unique name, in the folder of a file.
 fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let beside = path.with_file_name(format!(".dml-{}-{number}.tmp", std::process::id()));
         match OpenOptions::new().write(true).create_new(true).open(&beside) {
-            // A process that was killed had the same id.
+            // The file is left over from a killed process with the same id.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             created => return created.map(|file| (beside, file)),
         }
     }
 }
 
-/// Gives a file the owner, as far as that is allowed, and the permissions of another one.
+/// Gives a file the permissions of another one, and its owner if that is allowed.
 fn take_after(file: &File, old: &File) -> io::Result<()> {
     let metadata = old.metadata()?;
     #[cfg(unix)]
@@ -271,10 +270,10 @@ fn take_after(file: &File, old: &File) -> io::Result<()> {
     file.set_permissions(metadata.permissions())
 }
 
-/// Moves a file into its place.
+/// Renames a file to its final place.
 fn replace(beside: &Path, path: &Path, old: Option<File>) -> io::Result<()> {
     match (fs::rename(beside, path), old) {
-        // A file that is a mount point, as one that a container has from outside, cannot be replaced.
+        // A mount point, such as a file that is mounted into a container, cannot be replaced.
         (Err(error), Some(mut old)) if error.kind() == ErrorKind::ResourceBusy => {
             old.set_len(0)?;
             io::copy(&mut File::open(beside)?, &mut old)?;
@@ -284,7 +283,7 @@ fn replace(beside: &Path, path: &Path, old: Option<File>) -> io::Result<()> {
     }
 }
 
-/// Returns the path that the links of its last part lead to, whether there is a file or not.
+/// Follows the symbolic links of a path's last component. Returns the target, whether it exists or not.
 fn behind_links(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..MOST_LINKS {
@@ -296,7 +295,7 @@ fn behind_links(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other(format!("more than {MOST_LINKS} links lead to each other")))
 }
 
-/// What two paths of one file have in common.
+/// The identity of a file, which all its paths have in common.
 #[derive(PartialEq, Eq)]
 enum Identity {
     #[cfg(unix)]
@@ -361,7 +360,7 @@ mod tests {
             let reader = path.clone();
             let reads = std::thread::spawn(move || read(&reader, Source::FileOrPipe, 5));
             if text.is_empty() {
-                // Later than the first look, or before it.
+                // After the first read, or before it.
                 writer.write_all(b"12345").unwrap();
             }
             while !reads.is_finished() && is_full(&writer) {
@@ -373,16 +372,16 @@ mod tests {
         }
     }
 
-    /// Whether bytes are in a pipe.
+    /// Returns whether a pipe holds bytes.
     #[cfg(target_os = "linux")]
     fn is_full(pipe: &File) -> bool {
         let mut bytes: libc::c_int = 0;
-        // SAFETY: an open file, and a place for a number.
+        // SAFETY: the file is open, and `bytes` is a valid place for the number.
         unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(pipe), libc::FIONREAD, &mut bytes) };
         bytes > 0
     }
 
-    /// The disk is full after some bytes.
+    /// The disk fills up during the write.
     #[test]
     fn a_write_that_fails_leaves_what_was_there() {
         let folder = tempfile::tempdir().unwrap();

@@ -6,18 +6,20 @@
 //!          └── here() ──▶ origin 2         its page: 2     is origin 2 here? yes, and origin 1 is not
 //!                └─ grandchild             its page: 0     neither is
 //! ```
-//! A fork inherits the memory, the descriptors and the destructors of its parent, but none of its threads. Some objects
-//! share state with others: a worker, its memory, an OpenCL driver. Such an object remembers its [`Origin`], and checks
-//! it on each use and in each destructor.
+//! A fork inherits the memory, the descriptors and the destructors of its parent, but none of its threads.
+//! Some objects share state with others: a worker, its memory, an OpenCL driver. Such an object remembers its
+//! [`Origin`], and checks it on each use and in each destructor.
 //!
-//! 1. A page holds the number of the process that reads it. The kernel shows the page as zeros to every fork, also to
-//!    one made by a bare `clone`. A process without a number takes the next number when it makes an object.
+//! 1. A page holds the number of the process that reads it. The kernel shows the page as zeros to every fork,
+//!    also to one made by a bare `clone`. A process without a number takes the next number when it makes an
+//!    object.
 //! 2. No process has the number of one of its ancestors: a fork inherits the count and goes on from it.
-//! 3. A check costs two loads. Some kernels have no such pages (Linux before 4.14, other systems). There the process id
-//!    identifies a process instead, at the cost of a system call.
+//! 3. A check costs two loads. Some kernels have no such pages (Linux before 4.14, other systems). There the
+//!    process id identifies a process instead, at the cost of a system call.
 //! 4. This module takes no lock, because a fork may happen while another thread runs its code.
 //!
-//! A child that shares its parent's memory (`vfork`) counts as its parent here. Such a child may only call `exec`.
+//! A child that shares its parent's memory (`vfork`) counts as its parent here. Such a child may only call
+//! `exec`.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -39,7 +41,8 @@ impl Origin {
     }
 }
 
-/// Has core told in each fork that it is one: what is valid in shared memory is granted without a call of an arena.
+/// Registers a fork handler that notifies core in each fork. Core grants valid bytes in shared memory without
+/// calling an arena, so no arena could refuse a request of a fork.
 fn tell_of_forks() {
     #[cfg(unix)]
     {
@@ -64,8 +67,8 @@ static NO_PAGE: AtomicU64 = AtomicU64::new(0);
 
 /// The page that identifies the process.
 struct Mark {
-    /// The page, which is never unmapped. It is `NO_PAGE` where the kernel has no such page, and null before the first
-    /// use.
+    /// The page, which is never unmapped. It is `NO_PAGE` where the kernel has no such page, and null before
+    /// the first use.
     page: AtomicPtr<AtomicU64>,
 }
 
@@ -83,7 +86,8 @@ impl Mark {
         if std::ptr::eq(page, &raw const NO_PAGE) {
             return process_id();
         }
-        // SAFETY: neither null nor `NO_PAGE`, so a page that `make_page` mapped for good and aligned as pages are.
+        // SAFETY: the pointer is neither null nor `NO_PAGE`, so it is a page from `make_page`. Such a page is
+        // aligned and never unmapped.
         let page = unsafe { &*page };
         match page.load(Ordering::Relaxed) {
             0 => {
@@ -102,8 +106,8 @@ impl Mark {
         if std::ptr::eq(page, &raw const NO_PAGE) {
             return process_id() == number;
         }
-        // SAFETY: a number was given out, so the page is there, in this process or in one that it descends from; a fork
-        // inherits the mapping with the pointer to it.
+        // SAFETY: a number was given out, so this process or an ancestor has mapped the page. A fork inherits
+        // the mapping with the pointer to it.
         unsafe { &*page }.load(Ordering::Relaxed) == number
     }
 
@@ -112,7 +116,7 @@ impl Mark {
         let made = wiped_page().unwrap_or((&raw const NO_PAGE).cast_mut());
         let placed =
             self.page.compare_exchange(std::ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
-        // If another thread was first, one page is left over.
+        // If another thread was first, one page is leaked.
         placed.map_or_else(|first| first, |_| made).cast_const()
     }
 }
@@ -132,7 +136,7 @@ fn wiped_page() -> Option<*mut AtomicU64> {
     if unsafe { libc::madvise(page, bytes, libc::MADV_WIPEONFORK) } == 0 {
         return Some(page.cast());
     }
-    // SAFETY: the mapping just made, which nobody else knows.
+    // SAFETY: the mapping just made, to which no other pointer exists.
     let _ = unsafe { libc::munmap(page, bytes) };
     None
 }
@@ -147,10 +151,10 @@ fn process_id() -> u64 {
     std::process::id().into()
 }
 
-/// Children for tests.
+/// Child processes for tests.
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) mod testing {
-    /// How long a child may take, in seconds, before it counts as hung.
+    /// Time limit of a child, in seconds, after which it counts as hung.
     const LIMIT_S: u32 = 10;
 
     /// Makes a child with `fork`, and returns whether `is_so` holds in the child, which does nothing else.
@@ -158,10 +162,10 @@ pub(crate) mod testing {
         let child = fork();
         assert!(child >= 0);
         if child == 0 {
-            // SAFETY: ends a child that hangs; nothing else is of this process.
+            // SAFETY: the alarm is that of the child alone, and ends it if it hangs.
             unsafe { libc::alarm(LIMIT_S) };
             let code = i32::from(!is_so());
-            // SAFETY: ends the child, which has touched nothing of other threads.
+            // SAFETY: ends the child, which has used no state of other threads.
             unsafe { libc::_exit(code) }
         }
         let mut status = -1;
@@ -171,7 +175,7 @@ pub(crate) mod testing {
     }
 
     pub(crate) fn fork() -> libc::c_long {
-        // SAFETY: the child does what its test has it do, which is to take no lock.
+        // SAFETY: the child runs only code of its test, which takes no lock.
         unsafe { libc::fork() }.into()
     }
 }
@@ -182,7 +186,8 @@ mod tests {
     use super::*;
 
     fn clone() -> libc::c_long {
-        // SAFETY: as `fork`, past the C library: no stack, so the child goes on with a copy of this one.
+        // SAFETY: as `fork`, without the C library. No stack is given, so the child goes on with a copy of
+        // this one.
         unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) }
     }
 
@@ -220,11 +225,11 @@ mod tests {
         assert!(numbers.iter().all(|&number| number == numbers[0] && mark.is(number)), "{numbers:?}");
     }
 
-    /// Linux has such pages since 4.14. Without one every check is a call of the system.
+    /// Linux has such pages since 4.14. Without one, every check is a system call.
     #[test]
     fn the_page_is_zero_in_a_fork_and_there_is_one() {
         let page = wiped_page().expect("this system has them");
-        // SAFETY: the page just made, which nobody else knows.
+        // SAFETY: the page just made, to which no other pointer exists.
         let number = || unsafe { &*page }.load(Ordering::Relaxed);
         assert_eq!(number(), 0);
         // SAFETY: as above.

@@ -1,16 +1,16 @@
-//! Work-group sizes: the limits of a kernel, and the choice where a launch leaves a size open.
+//! Work-group sizes: the limits of a kernel, and the choice of sizes that a launch leaves open.
 
-/// The size of a work-group where a launch leaves all of it open, in work-items.
+/// Default size of a work-group, in work-items.
 const USUAL: u64 = 256;
 
-/// The largest work-groups of a kernel on its device, in work-items.
+/// The limits on the work-groups of a kernel on its device, in work-items.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// The most work-items of a group.
+    /// The maximum size of a group.
     pub(crate) total: u64,
-    /// The most along each dimension.
+    /// The maximum along each dimension.
     pub(crate) axes: [u64; 3],
-    /// The only size that the kernel runs in, where its source fixes one.
+    /// The only allowed size, if the source fixes one.
     pub(crate) required: Option<[u64; 3]>,
 }
 
@@ -18,7 +18,7 @@ impl Limits {
     /// Checks the sizes of a group. Zero along a dimension leaves that size open.
     ///
     /// # Errors
-    /// A sentence with the limit that is exceeded.
+    /// A message with the limit that is exceeded.
     pub(crate) fn check(&self, local: [u64; 3]) -> Result<(), String> {
         if let Some(required) = self.required {
             let fits = local.iter().zip(required).all(|(&local, required)| local == 0 || local == required);
@@ -35,7 +35,8 @@ impl Limits {
         }
     }
 
-    /// Chooses the sizes that a launch leaves open: as many work-items as are usual, along the first open dimensions.
+    /// Chooses the sizes that a launch leaves open: the default number of work-items, along the first open
+    /// dimensions.
     pub(crate) fn choose(&self, local: [u64; 3]) -> [u64; 3] {
         if let Some(required) = self.required {
             return required;

@@ -1,8 +1,8 @@
-//! How much memory this process may have: that of the machine, or less where a control group limits it.
+//! The memory that this process may use: that of the machine, or less if a control group limits it.
 //!
 //! ```text
 //!   /proc/self/mountinfo ─┐
-//!   /proc/self/cgroup ────┴─▶ folders of the group and of those around it ─▶ the lowest limit of any of them
+//!   /proc/self/cgroup ────┴─▶ folders of the group and its ancestors ─▶ the lowest of their limits
 //! ```
 //! Version 1 of control groups has `memory.limit_in_bytes`, version 2 `memory.max`. A machine may have both
 //! mounted.
@@ -10,16 +10,17 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The memory of a machine that does not tell it, in bytes.
+/// Assumed memory of a machine that does not report it, in bytes.
 const UNKNOWN_BYTES: u64 = 2 << 30;
 
-/// Returns how much memory this process may have, in bytes: a small number if the system does not tell it.
+/// Returns the memory that this process may use, in bytes; a small default if the system does not report it.
 #[must_use]
 pub fn total_bytes() -> u64 {
     physical_bytes().unwrap_or(UNKNOWN_BYTES).min(Limits::here().total_bytes)
 }
 
-/// Returns how much memory can be allocated without harm to others, in bytes, if the system tells it.
+/// Returns the memory that can be allocated without starving other processes, in bytes, if the system reports
+/// it.
 #[cfg_attr(not(feature = "calibration"), allow(dead_code, reason = "measurements alone ask"))]
 pub(crate) fn free_bytes() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available_bytes(&text))?;
@@ -28,7 +29,7 @@ pub(crate) fn free_bytes() -> Option<u64> {
 
 fn physical_bytes() -> Option<u64> {
     #[cfg(target_os = "linux")]
-    // SAFETY: these calls read values of the system.
+    // SAFETY: these calls only read values of the system.
     let (pages, page_bytes) =
         unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
     #[cfg(not(target_os = "linux"))]
@@ -36,13 +37,13 @@ fn physical_bytes() -> Option<u64> {
     u64::try_from(pages).ok()?.checked_mul(u64::try_from(page_bytes).ok()?)
 }
 
-/// Returns the available memory that `/proc/meminfo` tells, in bytes.
+/// Returns the available memory in `/proc/meminfo`, in bytes.
 fn available_bytes(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
 }
 
-/// What the control groups leave to this process; `u64::MAX` without a limit.
+/// The limits of this process's control groups; `u64::MAX` without a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Limits {
     total_bytes: u64,
@@ -56,7 +57,7 @@ impl Limits {
         Self::of(&groups, |file| fs::read_to_string(file).ok())
     }
 
-    /// The lowest ones of some groups, whose files `read` reads.
+    /// Returns the lowest limits of some groups, whose files `read` reads.
     fn of(groups: &[Group], read: impl Fn(&Path) -> Option<String>) -> Self {
         let number = |group: &Group, name: &str| read(&group.folder.join(name))?.trim().parse::<u64>().ok();
         let mut limits = Self { total_bytes: u64::MAX, free_bytes: u64::MAX };
@@ -65,7 +66,7 @@ impl Limits {
             let Some(limit_bytes) = number(group, limit) else { continue };
             let stat = read(&group.folder.join("memory.stat")).unwrap_or_default();
             let mut stat = stat.lines().filter_map(|line| line.strip_prefix(cached)?.trim().parse().ok());
-            // The system takes pages of files back before it runs out of memory.
+            // The kernel reclaims cached pages of files before it runs out of memory.
             let used_bytes = number(group, used).unwrap_or(0).saturating_sub(stat.next().unwrap_or(0));
             limits.total_bytes = limits.total_bytes.min(limit_bytes);
             limits.free_bytes = limits.free_bytes.min(limit_bytes.saturating_sub(used_bytes));
@@ -82,8 +83,8 @@ enum Version {
 }
 
 impl Version {
-    /// The names of the files with the limit and with what is in use, and what the file `memory.stat` calls
-    /// pages of files that can be taken back.
+    /// Returns the names of the files with the limit and the usage, and the key of reclaimable file pages in
+    /// `memory.stat`.
     const fn names(self) -> [&'static str; 3] {
         match self {
             Self::One => ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "],
@@ -92,15 +93,14 @@ impl Version {
     }
 }
 
-/// A control group whose limit counts for this process.
+/// A control group whose limit applies to this process.
 #[derive(Debug, PartialEq, Eq)]
 struct Group {
     version: Version,
     folder: PathBuf,
 }
 
-/// Returns the groups of a process as far as they are mounted, from what the system tells of mounts and of
-/// groups.
+/// Returns the mounted groups of a process, from the contents of its `mountinfo` and `cgroup` files.
 fn groups(mountinfo: &str, cgroup: &str) -> Vec<Group> {
     let mut groups = Vec::new();
     for line in mountinfo.lines() {
@@ -116,7 +116,7 @@ fn groups(mountinfo: &str, cgroup: &str) -> Vec<Group> {
         };
         let Some(path) = path_of(version, cgroup) else { continue };
         let (root, point) = (plain(root), PathBuf::from(plain(point)));
-        // A container may see its own group alone, as the root of what is mounted.
+        // A container may see only its own group, as the root of the mount.
         let below = Path::new(path).strip_prefix(&root).unwrap_or(Path::new(""));
         let own = point.join(below);
         let folders = own.ancestors().take_while(|folder| folder.starts_with(&point));
@@ -139,7 +139,7 @@ fn path_of(version: Version, cgroup: &str) -> Option<&str> {
     })
 }
 
-/// Returns a path of mountinfo, in which spaces and the like are octal numbers.
+/// Decodes a path of `mountinfo`, in which whitespace and backslashes are octal escapes.
 fn plain(path: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .into_iter()
@@ -150,7 +150,7 @@ fn plain(path: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The kernel keeps a part of what it reports as physical memory.
+    /// The kernel reserves a part of the memory that it reports as physical.
     #[cfg(target_os = "linux")]
     #[test]
     fn the_machine_has_what_it_reports() {
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(available_bytes("MemTotal: 1 kB\n"), None);
     }
 
-    /// The limits of a process, from what the system tells.
+    /// Returns the limits of a process, from the contents of the system's files.
     fn limits(mountinfo: &str, cgroup: &str, files: &[(&str, &str)]) -> (u64, u64) {
         let files: BTreeMap<&Path, &str> =
             files.iter().map(|(file, text)| (Path::new(*file), *text)).collect();
@@ -197,13 +197,13 @@ mod tests {
             ("/sys/fs/cgroup/other/memory.max", "7"),
         ];
         assert_eq!(limits(TWO, "0::/a.slice/b.scope\n", &files), (4000, 500));
-        assert_eq!(limits(TWO, "0::/\n", &files), (9000, 9000), "what is in use is not told");
+        assert_eq!(limits(TWO, "0::/\n", &files), (9000, 9000), "the usage is unknown");
         assert_eq!(limits(TWO, "0::/a.slice/b.scope/gone\n", &files), (4000, 500));
         let cached =
             [&files[..], &[("/sys/fs/cgroup/a.slice/memory.stat", "anon 9\ninactive_file 1300\nfile 7")]]
                 .concat();
         assert_eq!(limits(TWO, "0::/a.slice\n", &cached), (4000, 1800));
-        // The least that is free need not be where the limit is lowest.
+        // The group with the least free memory need not have the lowest limit.
         let full = [&files[..], &[("/sys/fs/cgroup/memory.current", "8999")]].concat();
         assert_eq!(limits(TWO, "0::/a.slice\n", &full), (4000, 1));
     }
@@ -220,7 +220,7 @@ mod tests {
             ("/sys/fs/cgroup/memory/job/memory.max", "7"),
         ];
         assert_eq!(limits(ONE, cgroup, &files), (5000, 0));
-        // The other hierarchy limits it as well.
+        // The other hierarchy has a limit as well.
         let both = [&files[..], &[("/sys/fs/cgroup/unified/elsewhere/memory.max", "300")]].concat();
         assert_eq!(limits(ONE, cgroup, &both).0, 300);
     }
@@ -250,7 +250,7 @@ mod tests {
         let told = fs::read_to_string("/proc/meminfo").unwrap();
         let total = told.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
         let machine_bytes = total.unwrap().parse::<u64>().unwrap() << 10;
-        // Both are told in units of their own.
+        // The two figures have different granularities.
         let expected = machine_bytes.min(Limits::here().total_bytes);
         assert!(total_bytes().abs_diff(expected) < 1 << 20, "{} and {expected}", total_bytes());
         assert!(free_bytes().is_some_and(|free| free <= machine_bytes));

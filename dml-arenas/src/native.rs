@@ -1,6 +1,5 @@
-//! What programs that are written by hand against a framework have in common, whichever it is: what they are given, what is
-//! counted of them, and why they fail. The programs themselves are beside the arenas that they are compared with:
-//! `opencl::native` and `cuda::native`.
+//! Types shared by the hand-written programs of all frameworks: their arguments, call counts and errors. The
+//! programs themselves are in `opencl::native` and `cuda::native`, next to the arenas they are compared with.
 
 pub(crate) mod host_pages;
 
@@ -8,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 use thiserror::Error;
 
-/// One argument of the kernel, with its data.
+/// An argument of the kernel, with its data.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum BaselineArg {
@@ -16,20 +15,20 @@ pub enum BaselineArg {
     Input(Vec<u8>),
     /// A buffer of this many bytes, read after every run.
     Output(usize),
-    /// An unsigned number of 32 bits.
+    /// A 32-bit unsigned integer.
     U32(u32),
-    /// An unsigned number of 64 bits.
+    /// A 64-bit unsigned integer.
     U64(u64),
     /// A `float`.
     F32(f32),
 }
 
-/// What a baseline runs, and on which device.
+/// The kernel that a baseline runs, with its arguments and device.
 #[derive(Clone, Debug)]
 pub struct BaselineSpec<'a> {
-    /// The number of the device among those of its framework: the N of `opencl:N` or `cuda:N`.
+    /// The index of the device in its framework: the N of `opencl:N` or `cuda:N`.
     pub device: usize,
-    /// The number of compute units to use; `None` for all. A CUDA device has all of its own or is refused.
+    /// The number of compute units to use; `None` for all. A CUDA device allows only the number that it has.
     pub limit: Option<u32>,
     /// The source, in the framework's language.
     pub source: &'a str,
@@ -37,28 +36,29 @@ pub struct BaselineSpec<'a> {
     pub kernel: &'a str,
     /// The compiler's options.
     pub options: &'a str,
-    /// The arguments in order. In CUDA C the items follow as the last one.
+    /// The arguments in order. In CUDA C, a `DmlItems` with all items is appended.
     pub args: Vec<BaselineArg>,
-    /// The number of work-items, along one or two dimensions; one along the second if there is one dimension only. It is
-    /// padded to a multiple of `local`, so the kernel must check its bound.
+    /// The number of work-items along two dimensions; 1 along the second one for a one-dimensional kernel.
+    /// Both are padded to a multiple of `local`, so the kernel must check its bounds.
     pub items: [usize; 2],
-    /// The size of a work-group; zero leaves it to the driver. Along one dimension it is cut to what the kernel allows.
+    /// The size of a work-group along two dimensions; zero leaves it open. The driver then chooses in OpenCL.
+    /// CUDA's blocks then have up to 256 threads.
     pub local: [usize; 2],
 }
 
-/// A kernel with its buffers, ready to be run and timed.
+/// A kernel with its buffers, ready to run and be timed.
 pub trait HandWritten: fmt::Debug {
-    /// Hands the inputs to the device, runs the kernel over all work-items, brings the outputs back, and waits once for all of
-    /// these. Returns how long that took.
+    /// Transfers the inputs to the device, runs the kernel over all work-items, transfers the outputs back,
+    /// and waits once for all of it. Returns the elapsed time.
     ///
     /// # Errors
     /// [`BaselineError::Call`] if a call fails, and in a fork.
     fn run(&mut self) -> Result<Duration, BaselineError>;
 
-    /// The bytes of the `index`-th output buffer, as of the last run that succeeded.
+    /// Returns the bytes of the `index`-th output buffer, as of the last successful run.
     ///
     /// # Panics
-    /// When the arguments have fewer outputs.
+    /// If the arguments have fewer outputs.
     fn output(&self, index: usize) -> &[u8];
 }
 
@@ -66,13 +66,13 @@ pub trait HandWritten: fmt::Debug {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Calls {
-    /// Buffers with storage of their own.
+    /// Buffers created with storage of their own.
     pub alloc: u64,
-    /// Buffers over the program's memory.
+    /// Buffers created over the program's memory.
     pub bind: u64,
     /// Buffers mapped for the host.
     pub map: u64,
-    /// Mappings ended.
+    /// Buffers unmapped.
     pub unmap: u64,
     /// Reads, device to host.
     pub read: u64,
@@ -82,7 +82,7 @@ pub struct Calls {
     pub kernel: u64,
 }
 
-/// Why a hand-written program could not be made or run.
+/// Why a hand-written program could not be created or run.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BaselineError {
@@ -91,10 +91,10 @@ pub enum BaselineError {
     Device {
         /// The device's name.
         device: String,
-        /// Why the device cannot be used.
+        /// The reason.
         reason: String,
     },
-    /// There is no code of the kernel: the compiler refused the source, or there is no compiler.
+    /// The kernel could not be built: the compiler rejected the source, or there is no compiler.
     #[error("building kernel {kernel} failed:\n{log}")]
     Build {
         /// The kernel's name.
@@ -109,7 +109,7 @@ pub enum BaselineError {
         framework: &'static str,
         /// The framework's error code.
         code: i64,
-        /// The code in words.
+        /// A description of the code.
         message: String,
     },
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Which devices to look for, and how much of each to use.
+/// The devices to look for, and how much of each to use.
 ///
 /// # Examples
 /// ```
@@ -49,13 +49,13 @@ pub struct DiscoverOptions {
     pub(crate) calibration: CalibrationSource,
 }
 
-/// Who uses main memory's buffers in place, where the options name nobody for it.
+/// The devices that use main memory's buffers in place, if the options name none for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum InPlace {
-    /// Nobody.
+    /// No device.
     #[default]
     Nobody,
-    /// Whoever can, beside the processor and at the same time: this is to be found out.
+    /// All devices that can do so concurrently with the processor. Discovery finds these.
     Wanted,
     /// The workers.
     Workers,
@@ -67,7 +67,7 @@ pub(crate) enum InPlace {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mechanisms {
-    /// Both, of which each plan takes the cheaper one.
+    /// Both. Each plan takes the cheaper one.
     #[default]
     All,
     /// The device's memory is mapped for the host, and the processor copies: the paper's default cross-arena.
@@ -76,7 +76,7 @@ pub enum Mechanisms {
     Staged,
 }
 
-/// The options of coprocessors that are worker processes.
+/// The options of workers, which are coprocessors in processes of their own.
 #[derive(Clone, Debug)]
 #[cfg_attr(
     not(all(feature = "offload", target_os = "linux")),
@@ -97,33 +97,36 @@ impl Default for OffloadWishes {
 }
 
 impl DiscoverOptions {
-    /// Limits a device to `units` of its compute units: threads of `cpu` or of a worker, a sub-device of an OpenCL
-    /// device.
+    /// Limits a device to `units` of its compute units: threads of `cpu` or of a worker, a sub-device of an
+    /// OpenCL device.
     pub fn limit(mut self, device: impl Into<String>, units: u32) -> Self {
         self.limits.insert(device.into(), units);
         self
     }
 
-    /// Opens only these devices. The device `cpu` and its main memory are always opened, because every platform begins
-    /// with them.
+    /// Opens only these devices. The device `cpu` and its main memory are always opened, because every
+    /// platform begins with them.
     pub fn only<N: Into<String>>(mut self, devices: impl IntoIterator<Item = N>) -> Self {
         self.only = Some(devices.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Binds an OpenCL device to main memory: it uses the storage there, the application's own vectors included, in
-    /// place of copies. No bytes are moved where device and host share their memory. Elsewhere the driver mirrors the
-    /// memory, and copies are as fast: see [`page_locks`](Self::page_locks).
+    /// Binds an OpenCL device to main memory: it uses the storage there, including the application's own
+    /// vectors, instead of copies. No bytes are moved if device and host share their memory. Otherwise the
+    /// driver mirrors the memory, and copies are as fast: see [`page_locks`](Self::page_locks).
     ///
-    /// The device and the host take turns: while one of them uses a buffer, or any range of it, the other waits. So bind
-    /// devices that work on their own. A kernel that such a device shares with the host is computed correctly, by one of
-    /// the two at a time. A device that [`only`](Self::only) leaves out is not opened and not bound.
+    /// The device and the host take turns: while one of them uses a buffer, or any range of it, the other
+    /// waits. So bind devices that work alone. A kernel that such a device shares with the host is computed
+    /// correctly, by one of the two at a time. A device that [`only`](Self::only) leaves out is not opened
+    /// and not bound.
     ///
-    /// A GPU of CUDA is bound to page-locked memory, of which main memory's buffers then have to be made
-    /// ([`cuda_pinned`](Self::cuda_pinned)); a vector that the application moves in is copied into such memory, which counts as any other. Its kernels read and write the host's memory
-    /// across the link, each time that they touch it, and nothing else is moved. That is the best way for bytes that a kernel touches once: they
-    /// move while it computes. What it reads again and again takes many times as long: bind such a device by
-    /// [`allow_binding`](Self::allow_binding). The processor may use other ranges of the buffer at the same time.
+    /// A CUDA GPU is bound to page-locked memory, in which main memory's buffers must then be allocated
+    /// ([`cuda_pinned`](Self::cuda_pinned)). A vector that the application moves in is copied into such
+    /// memory, which counts towards the limit. Kernels of the GPU access the host's memory across the link on
+    /// every use, and nothing else is moved. That is the fastest way for bytes touched once, which stream
+    /// over the link during the kernel. Bytes read repeatedly take many times as long. For these, bind the
+    /// device by [`allow_binding`](Self::allow_binding). The processor may use other ranges of the buffer at
+    /// the same time.
     ///
     /// # Source
     /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2 (bind-allocation).
@@ -132,50 +135,56 @@ impl DiscoverOptions {
         self
     }
 
-    /// Sets how many bytes of main memory drivers may lock at a time, by default half of the machine's memory. Transfers
-    /// between locked pages and a device with its own memory are several times as fast. With zero, nothing is locked.
+    /// Sets how many bytes of main memory drivers may lock at a time. The default is half of the machine's
+    /// memory. Transfers between locked pages and a device with its own memory are several times as fast.
+    /// With zero, nothing is locked.
     ///
-    /// Pages are locked block by block, as soon as a block's transfers would have paid for it, until the block goes. Locked
-    /// memory cannot be swapped out. Each backend counts for itself: where CUDA and OpenCL both lock pages, each may lock so many.
+    /// Pages are locked block by block, once a block's transfers would have paid for it, until the block is
+    /// dropped. Locked memory cannot be swapped out. Each backend has its own budget: if CUDA and OpenCL both
+    /// lock pages, each may lock this many.
     pub fn page_locks(mut self, limit_bytes: u64) -> Self {
         self.page_lock_bytes = Some(limit_bytes);
         self
     }
 
-    /// Sets how many bytes of scratch memory drivers may lock at a time, by default 64 MiB. Large transfers between memory
-    /// that is not locked and a device with its own memory pass through it where several cores can copy, and so does what goes from one such
-    /// device to another. It is a part of what [`page_locks`](Self::page_locks) allows, is made when a transfer first needs
-    /// it, and freed when none has for a second. Each backend has its own. With zero, or while it is all in use, transfers go without.
+    /// Sets how many bytes of scratch memory drivers may lock at a time. The default is 64 MiB.
+    ///
+    /// Large transfers between unlocked memory and a device with its own memory pass through scratch memory,
+    /// if several cores can copy. So do transfers from one such device to another. It is part of the budget
+    /// of [`page_locks`](Self::page_locks). It is allocated when a transfer first needs it, and freed after a
+    /// second without use. Each backend has its own. With zero, or while all of it is in use, transfers
+    /// proceed without it.
     pub fn locked_scratch(mut self, limit_bytes: u64) -> Self {
         self.locked_scratch_bytes = Some(limit_bytes);
         self
     }
 
-    /// Restricts OpenCL devices to some of the mechanisms that copy to them and from them; by default they have all. A
-    /// worker has one mechanism alone, and keeps it.
+    /// Restricts OpenCL devices to some of the mechanisms that copy to them and from them. By default they
+    /// have all. A worker has only one mechanism, and keeps it.
     ///
-    /// This is for those who compare mechanisms. A bound device copies nothing, and needs none of them.
+    /// This is for comparisons of mechanisms. A bound device copies nothing, and needs none of them.
     ///
     /// # Source
-    /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2: the default implementation maps
-    /// both arenas and copies.
+    /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2: the default
+    /// implementation maps both arenas and copies.
     pub fn mechanisms(mut self, mechanisms: Mechanisms) -> Self {
         self.mechanisms = mechanisms;
         self
     }
 
-    /// Lets these devices share one memory, in addition to those named before: `cpu`, workers (`offload:0`) and OpenCL
-    /// devices. A buffer that DML makes then lies in that memory, and all of them use it in place: no byte is moved
-    /// between them. A vector that the application moves in stays where it is, and is copied to the workers once.
+    /// Makes these devices share one memory, in addition to those named before: `cpu`, workers (`offload:0`)
+    /// and OpenCL devices. A buffer that DML allocates lies in that memory, and all of them use it in place:
+    /// no byte is moved between them. A vector that the application moves in stays where it is, and is copied
+    /// to the workers once.
     ///
-    /// The processor and the workers may hold ranges of one buffer at the same time, if the ranges do not conflict. An
-    /// OpenCL device takes turns with them: while it uses a buffer, or any range of it, they wait, and the other way
-    /// around. A buffer that no OpenCL device has touched is not affected. A device that [`only`](Self::only) leaves out
-    /// is not opened and does not share.
+    /// The processor and the workers may hold ranges of one buffer at the same time, if the ranges do not
+    /// conflict. An OpenCL device takes turns with them: while it uses a buffer, or any range of it, they
+    /// wait, and the other way around. A buffer that no OpenCL device has touched is not affected. A device
+    /// that [`only`](Self::only) leaves out is not opened and does not share.
     ///
-    /// A worker that shares has the whole memory mapped for writing. So its program, and every function that it runs, is
-    /// trusted with this process's buffers there as code of this process is. Without sharing, a worker is trusted with
-    /// its own memory only.
+    /// A worker that shares has the whole memory mapped for writing. So its program and every function that
+    /// it runs are trusted with this process's buffers there, like code of this process. Without sharing, a
+    /// worker is trusted with its own memory only.
     ///
     /// # Examples
     /// ```no_run
@@ -188,39 +197,40 @@ impl DiscoverOptions {
     /// ```
     ///
     /// # Source
-    /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2 (bind-allocation), section 4
-    /// (ION).
+    /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2 (bind-allocation),
+    /// section 4 (ION).
     pub fn share<N: Into<String>>(mut self, devices: impl IntoIterator<Item = N>) -> Self {
         self.shared.extend(devices.into_iter().map(Into::into));
         self
     }
 
-    /// Sets the size of the shared memory, in bytes. By default it is half of the machine's memory. Pages are taken from
-    /// the machine as buffers need them. A buffer for which there is no room is an error that names `shared`: it is not
-    /// made elsewhere.
+    /// Sets the size of the shared memory, in bytes. The default is half of the machine's memory. Its pages
+    /// are allocated as buffers need them. A buffer that does not fit is an error that names `shared`: it is
+    /// not allocated elsewhere.
     pub fn shared_memory(mut self, bytes: u64) -> Self {
         self.shared_memory = Some(bytes);
         self
     }
 
-    /// Lets a device be [bound](Self::bind) for those buffers alone whose hints ask for it
-    /// ([`Pattern::ToAndFro`](dml_core::Pattern::ToAndFro)). All others are copied, as without this option. For a device
-    /// that [`bind`](Self::bind) names too, it changes nothing.
+    /// Allows a device to be [bound](Self::bind) for only those buffers whose hints ask for it
+    /// ([`Pattern::ToAndFro`](dml_core::Pattern::ToAndFro)). All others are copied, as without this option.
+    /// It has no effect on a device that [`bind`](Self::bind) names too.
     pub fn allow_binding(mut self, device: impl Into<String>) -> Self {
         self.bindable.insert(device.into());
         self
     }
 
-    /// Lets the processor and one OpenCL device use buffers in place and at the same time: fine-grained shared virtual memory
-    /// of OpenCL 2, which PoCL offers and NVIDIA does not. A buffer that DML makes lies in that memory. No byte is moved, and
-    /// neither of the two waits for the other unless their ranges conflict. A vector that the application moves in stays
-    /// where it is, and is copied. A device that [`only`](Self::only) leaves out is not opened.
+    /// Shares buffers in place between the processor and one OpenCL device, which may use them at the same
+    /// time. This needs fine-grained shared virtual memory of OpenCL 2, which PoCL offers and NVIDIA does
+    /// not. A buffer that DML allocates lies in that memory. No byte is moved, and neither of the two waits
+    /// for the other unless their ranges conflict. A vector that the application moves in stays where it is,
+    /// and is copied. A device that [`only`](Self::only) leaves out is not opened.
     ///
-    /// A buffer above the driver's largest allocation is ordinary memory, and the device cannot be given it
-    /// ([`AllocError::TooLarge`](dml_core::AllocError::TooLarge)).
+    /// A buffer larger than the driver's largest allocation lies in ordinary memory, and the device cannot
+    /// use it ([`AllocError::TooLarge`](dml_core::AllocError::TooLarge)).
     ///
-    /// The device must not be bound or share in another way, and nor must `cpu`. A device whose driver does not offer it is
-    /// [`DiscoverError::BadSharing`].
+    /// Neither the device nor `cpu` may be bound or share memory in another way. If the device's driver does
+    /// not offer such memory, discovery fails with [`DiscoverError::BadSharing`].
     ///
     /// # Source
     /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2 (bind-allocation).
@@ -229,15 +239,16 @@ impl DiscoverOptions {
         self
     }
 
-    /// Lets devices use buffers in place wherever they can do so at the same time as the processor. No byte is moved between these
-    /// devices, and none of them waits for another's turn. All other devices have memories of their own, and bytes are copied.
+    /// Shares buffers in place between the processor and all devices that can use them concurrently with it.
+    /// No byte is moved between these devices, and they need not take turns. All other devices have memories
+    /// of their own, and bytes are copied.
     ///
-    /// If workers are opened, `cpu` and the workers share one memory, as by [`share`](Self::share). The workers are then trusted with this
-    /// process's buffers. If no worker is opened, `cpu` and the first OpenCL device that offers it share, as by
-    /// [`fine_grained`](Self::fine_grained).
+    /// If workers are opened, `cpu` and the workers share one memory, as by [`share`](Self::share). The
+    /// workers are then trusted with this process's buffers. If no worker is opened, `cpu` and the first
+    /// OpenCL device that supports it share, as by [`fine_grained`](Self::fine_grained).
     ///
-    /// This changes nothing where the options also name devices that are bound or share, or make main memory's buffers of page-locked
-    /// memory.
+    /// This has no effect if the options also name devices that are bound or share, or allocate main memory's
+    /// buffers in page-locked memory.
     ///
     /// # Examples
     /// ```
@@ -246,7 +257,7 @@ impl DiscoverOptions {
     ///
     /// let options = DiscoverOptions::default().only(["cpu"]).in_place();
     /// let platform = Platform::builder().discover_with(&options)?.build()?;
-    /// assert_eq!(platform.arenas().len(), 1, "the processor alone has nobody to share with");
+    /// assert_eq!(platform.arenas().len(), 1, "the processor alone needs no shared memory");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -257,14 +268,17 @@ impl DiscoverOptions {
         self
     }
 
-    /// Makes main memory's buffers of page-locked memory, of at most so many bytes, which GPUs of CUDA transfer at the speed of
-    /// the link from the first time on. A vector that the application moves in stays where it is. A buffer for which there is no
-    /// room is an error that names `cuda_pinned`. Without a GPU of CUDA nothing changes. A buffer whose hints ask for copies
-    /// ([`Pattern::StreamedOnce`](dml_core::Pattern::StreamedOnce), [`Pattern::ReadMostly`](dml_core::Pattern::ReadMostly)) is of ordinary memory. GPUs have copies, but those that are
-    /// [bound](Self::bind) use it in place.
+    /// Allocates main memory's buffers in page-locked memory, at most `limit_bytes` of it. CUDA GPUs transfer
+    /// it at the speed of the link from the first transfer on.
     ///
-    /// Page-locked memory cannot be swapped out, and takes longer to make than ordinary memory. What is freed is kept for later
-    /// buffers.
+    /// A vector that the application moves in stays where it is. A buffer that does not fit is an error that
+    /// names `cuda_pinned`. Without a CUDA GPU, this has no effect. A buffer whose hints ask for copies
+    /// ([`Pattern::StreamedOnce`](dml_core::Pattern::StreamedOnce),
+    /// [`Pattern::ReadMostly`](dml_core::Pattern::ReadMostly)) is allocated in ordinary memory. GPUs have
+    /// copies, except that [bound](Self::bind) GPUs use the memory in place.
+    ///
+    /// Page-locked memory cannot be swapped out, and takes longer to allocate than ordinary memory. Freed
+    /// memory is cached for later buffers.
     ///
     /// # Source
     /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4.
@@ -273,47 +287,49 @@ impl DiscoverOptions {
         self
     }
 
-    /// Starts this many workers as coprocessors, `offload:0` and on; one by default, none with zero.
+    /// Starts this many workers as coprocessors, `offload:0` and on. The default is one; with zero, there are
+    /// none.
     pub fn offload(mut self, workers: u32) -> Self {
         self.offload.workers = workers;
         self
     }
 
-    /// Sets the program that workers run. By default it is this program if it calls `offload::hook`, otherwise
-    /// `dml-offload-worker`, beside this program or on the `PATH`.
+    /// Sets the program that workers run. By default it is this program if it calls `offload::hook`.
+    /// Otherwise it is `dml-offload-worker`, beside this program or on the `PATH`.
     pub fn offload_program(mut self, program: impl Into<PathBuf>) -> Self {
         self.offload.program = Some(program.into());
         self
     }
 
-    /// Sets the size of each worker's memory, in bytes. By default the workers share half of the machine's memory
-    /// evenly.
+    /// Sets the size of each worker's memory, in bytes. By default the workers share half of the machine's
+    /// memory evenly.
     pub fn offload_memory(mut self, bytes: u64) -> Self {
         self.offload.memory_bytes = Some(bytes);
         self
     }
 
-    /// Sets how long a run on a worker may take before the worker counts as hung; `None` for no limit.
+    /// Sets the timeout of a run on a worker, after which the worker counts as hung; `None` for no timeout.
     pub fn offload_time_limit(mut self, limit: Option<Duration>) -> Self {
         self.offload.time_limit = Some(limit);
         self
     }
 
-    /// Keeps the threads of a worker on these cores, as the operating system numbers them.
+    /// Pins the threads of a worker to these cores, by the operating system's numbers.
     pub fn pin(mut self, device: impl Into<String>, cores: impl IntoIterator<Item = u32>) -> Self {
         self.offload.pins.insert(device.into(), cores.into_iter().collect());
         self
     }
 
-    /// Adds a backend that is no part of this crate. Its devices come after those of this crate's backends, and may be named
-    /// as those may. A [binding](Self::bind) and [cores](Self::pin) are options of the backend itself.
+    /// Adds a backend from outside this crate. Its devices come after those of this crate's backends, and may
+    /// be named in the same ways. A [binding](Self::bind) and [cores](Self::pin) are options of the backend
+    /// itself.
     pub fn backend(mut self, backend: impl Backend + 'static) -> Self {
         self.backends.push(Arc::new(backend));
         self
     }
 
-    /// Sets which figures links are priced by: guesses by default, so that plans do not depend on the machine's speed or
-    /// on files. Discovery never measures, and never writes a file.
+    /// Sets the figures by which links are priced. The default is guesses, so that plans do not depend on the
+    /// machine's speed or on files. Discovery never measures, and never writes a file.
     #[cfg(feature = "calibration")]
     pub fn calibration(mut self, source: CalibrationSource) -> Self {
         self.calibration = source;
@@ -326,13 +342,13 @@ impl DiscoverOptions {
         self.limits.get(device).copied()
     }
 
-    /// Returns whether the device is to be bound to main memory, or to what main memory's buffers are made of.
+    /// Returns whether the device is to be bound to main memory, or to the memory that holds its buffers.
     #[cfg(any(feature = "cuda", feature = "opencl"))]
     pub(crate) fn is_bound(&self, device: &str) -> bool {
         self.bound.contains(device)
     }
 
-    /// Returns whether the device may be bound in this way for some buffers.
+    /// Returns whether the device may be bound for some buffers only.
     #[cfg(any(feature = "cuda", feature = "opencl"))]
     pub(crate) fn is_bindable(&self, device: &str) -> bool {
         self.bindable.contains(device)
@@ -357,19 +373,20 @@ impl DiscoverOptions {
         self.shared.contains(device) || (self.in_place == InPlace::Workers && is_meant())
     }
 
-    /// Returns whether buffers are to be used in place by whoever can, and nothing else is said of main memory.
+    /// Returns whether all devices that can are to use buffers in place, and no other option concerns main
+    /// memory.
     pub(crate) fn wants_in_place(&self) -> bool {
         let named = [&self.bound, &self.bindable, &self.shared, &self.fine_grained];
         let is_said = self.cuda_pinned_bytes.is_some() || named.iter().any(|devices| !devices.is_empty());
         self.in_place == InPlace::Wanted && !is_said
     }
 
-    /// These options, with it settled who uses buffers in place.
+    /// Returns these options, with the devices that use buffers in place resolved.
     pub(crate) fn with_in_place(&self, in_place: InPlace) -> Self {
         Self { in_place, ..self.clone() }
     }
 
-    /// Returns whether the first OpenCL device that can is to use fine-grained shared virtual memory.
+    /// Returns whether the first OpenCL device that supports it is to use fine-grained shared virtual memory.
     #[cfg(feature = "opencl")]
     pub(crate) fn any_fine_grained(&self) -> bool {
         self.in_place == InPlace::FineGrained
@@ -416,12 +433,14 @@ impl DiscoverOptions {
         }
     }
 
-    /// The devices that are to be bound to main memory, or may be. GPUs of CUDA are bound to what its buffers are made of.
+    /// Returns the devices that are to be bound to main memory, or may be. CUDA GPUs are excluded: they are
+    /// bound to the memory that holds its buffers.
     fn bound_to_main(&self) -> impl Iterator<Item = &String> {
         self.bound.iter().chain(&self.bindable).filter(|device| !device.starts_with("cuda:"))
     }
 
-    /// Checks that only those devices are bound that can be: those of OpenCL to main memory, and those of CUDA to page-locked memory.
+    /// Checks that only devices are bound that can be: OpenCL devices to main memory, and CUDA GPUs to
+    /// page-locked memory.
     pub(crate) fn check_bindings(&self) -> Result<(), DiscoverError> {
         for device in self.bound.union(&self.bindable) {
             let reason = match device {
@@ -437,8 +456,8 @@ impl DiscoverOptions {
         Ok(())
     }
 
-    /// Checks that one OpenCL device at most uses fine-grained shared virtual memory, and that neither it nor main memory
-    /// shares other memory.
+    /// Checks that at most one OpenCL device uses fine-grained shared virtual memory, and that neither it nor
+    /// main memory shares other memory.
     pub(crate) fn check_fine_grained(&self) -> Result<(), DiscoverError> {
         let bad = |device: &String, reason: String| {
             Err(DiscoverError::BadSharing { device: device.clone(), reason })
@@ -466,7 +485,7 @@ impl DiscoverOptions {
         Ok(())
     }
 
-    /// Checks that main memory's buffers are made of one sort of memory.
+    /// Checks that main memory's buffers are allocated in only one kind of memory.
     pub(crate) fn check_pinned(&self) -> Result<(), DiscoverError> {
         if self.cuda_pinned_bytes.is_none() {
             return Ok(());
@@ -482,7 +501,7 @@ impl DiscoverOptions {
         }
     }
 
-    /// Checks that devices which share can, and are not bound to main memory as well.
+    /// Checks that the devices that share can, and are not also bound to main memory.
     pub(crate) fn check_sharing(&self) -> Result<(), DiscoverError> {
         let bad = |device: &String, reason: &str| {
             Err(DiscoverError::BadSharing { device: device.clone(), reason: reason.to_owned() })
@@ -530,12 +549,12 @@ impl DiscoverOptions {
     }
 }
 
-/// Returns whether a device is a coprocessor that is a worker process, by its name.
+/// Returns whether a device is a worker, by its name.
 pub(crate) fn is_worker(device: &str) -> bool {
     device.starts_with("offload:")
 }
 
-/// Why the requested devices cannot be used. A missing backend is no error: see
+/// Why the requested devices cannot be used. A missing backend is not an error: see
 /// [`Platform::unavailable`](dml_core::Platform::unavailable).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -548,24 +567,24 @@ pub enum DiscoverError {
         /// The names of the existing devices.
         known: Vec<String>,
     },
-    /// The device cannot be limited to so many compute units.
+    /// The device cannot be limited to this many compute units.
     #[error("{device} cannot be limited to {units} compute units: {reason}")]
     BadLimit {
         /// The device's name.
         device: String,
-        /// The limit asked for.
+        /// The requested limit.
         units: u32,
         /// Why the limit cannot be kept.
         reason: String,
     },
-    /// The device cannot be kept on these cores.
+    /// The device's threads cannot be pinned to these cores.
     #[error("{device} cannot be kept on cores {cores:?}: {reason}")]
     BadPin {
         /// The device's name.
         device: String,
-        /// The cores asked for.
+        /// The requested cores.
         cores: Vec<u32>,
-        /// Why the device cannot be kept on these cores.
+        /// Why its threads cannot be pinned to these cores.
         reason: String,
     },
     /// The device cannot be bound to main memory.
@@ -584,7 +603,7 @@ pub enum DiscoverError {
         /// Why the device cannot share.
         reason: String,
     },
-    /// A device that was asked for by name exists but does not work, or the memory to share cannot be made.
+    /// A device that the options name exists but does not work, or the memory to share cannot be created.
     #[error("{device} cannot be used: {reason}")]
     Unusable {
         /// The device's name.
@@ -595,7 +614,7 @@ pub enum DiscoverError {
 }
 
 impl DiscoverError {
-    /// Makes the error of a device, or a store, that does not work.
+    /// Creates the error of a device or a store that does not work.
     #[must_use]
     pub fn unusable(device: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::Unusable { device: device.into(), reason: reason.into() }
@@ -606,7 +625,7 @@ impl DiscoverError {
 mod tests {
     use super::*;
 
-    /// What an option sets is asked for by itself, and of nobody else.
+    /// Each option affects only the device that it names.
     #[test]
     #[cfg(all(feature = "offload", feature = "opencl", target_os = "linux"))]
     fn options_are_what_was_said() {

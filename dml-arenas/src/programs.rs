@@ -1,43 +1,46 @@
-//! Compiled programs of an arena: each source is compiled once, however many threads ask for it at once.
+//! A cache of an arena's compiled programs: each source is compiled once, however many threads request it at
+//! once.
 //!
 //! ```text
-//!   first caller  ──▶ compiling ──▶ program, for everybody
+//!   first caller  ──▶ compiling ──▶ program, for all callers
 //!   other callers ──▶ wait ─────────▶ the same program, or the same error
 //! ```
-//! 1. At most [`KEPT`] programs stay without being asked for: the least recently used one goes first. A kernel keeps its
+//! 1. At most [`KEPT`] programs stay cached. The least recently used one is evicted first. A kernel keeps its
 //!    program alive beyond that.
-//! 2. A source that includes files is compiled for each caller, because nothing tells whether the files have changed.
-//! 3. Errors are not kept: the next caller compiles again.
+//! 2. A source that includes files is compiled for each caller, because changes of these files are not
+//!    detected.
+//! 3. Errors are not cached: the next caller compiles again.
 
 use crate::source::includes;
 use dml_core::sync::{Arc, Condvar, Mutex};
 use std::collections::HashMap;
 use std::fmt;
 
-/// How many programs stay. More than a framework has kernels in use; a program of PoCL takes about 66 KiB.
+/// Maximum number of cached programs: more than an application has kernels in use. A program of PoCL takes
+/// about 66 KiB.
 const KEPT: usize = 128;
 
-/// Source and options.
+/// The source and the options.
 type Key = (String, String);
 
 /// The programs of one arena.
 pub(crate) struct Programs<P, E> {
     entries: Mutex<Entries<P, E>>,
-    /// A compilation has ended.
+    /// Notified when a compilation has ended.
     ended: Condvar,
 }
 
 struct Entries<P, E> {
     by_key: HashMap<Key, Entry<P, E>>,
-    /// Counts the uses, which orders them.
+    /// Number of uses, which orders the entries by their last use.
     uses: u64,
 }
 
-/// What a compilation leaves.
+/// The result of a compilation.
 type Made<P, E> = Result<Arc<P>, E>;
 
 enum Entry<P, E> {
-    /// A thread compiles it, and others wait for what it leaves here.
+    /// A thread is compiling. Waiters find the result here.
     Compiling(Arc<Mutex<Option<Made<P, E>>>>),
     Ready {
         program: Arc<P>,
@@ -51,7 +54,8 @@ impl<P, E: Clone> Programs<P, E> {
         Self { entries: Mutex::new(entries), ended: Condvar::new() }
     }
 
-    /// Returns the program of a source, which `compile` makes unless it is there or another thread is at it.
+    /// Returns the program of a source. Calls `compile` unless the program is cached or another thread
+    /// compiles it.
     pub(crate) fn get(
         &self,
         source: &str,
@@ -69,7 +73,7 @@ impl<P, E: Clone> Programs<P, E> {
                 Entry::Compiling(result) => {
                     let result = result.clone();
                     entries = self.ended.wait(entries);
-                    // Taken without a copy of the lock's guard, which would be held while the error is cloned.
+                    // A statement of its own, so that the result's lock is released before the return.
                     let told = result.lock().clone();
                     if let Some(told) = told {
                         return told;
@@ -80,7 +84,7 @@ impl<P, E: Clone> Programs<P, E> {
         let result = Arc::new(Mutex::new(None));
         entries.by_key.insert(key.clone(), Entry::Compiling(result.clone()));
         drop(entries);
-        // A compilation that unwinds leaves no result: one of those that wait takes it up.
+        // A compilation that unwinds leaves no result, and one of the waiters compiles.
         let compiling = Compiling { programs: self, key: Some(key) };
         let made = compile().map(Arc::new);
         *result.lock() = Some(made.clone());
@@ -88,7 +92,7 @@ impl<P, E: Clone> Programs<P, E> {
         made
     }
 
-    /// Replaces the entry of a compilation by its program, if there is one, and wakes those that wait.
+    /// Replaces the entry of a compilation by its program, if there is one, and wakes the waiters.
     fn end(&self, key: &Key, program: Option<&Arc<P>>) {
         let mut entries = self.entries.lock();
         entries.by_key.remove(key);
@@ -100,7 +104,7 @@ impl<P, E: Clone> Programs<P, E> {
         });
         self.ended.notify_all();
         drop(entries);
-        // A program calls its driver when it goes.
+        // Dropping a program calls its driver.
         drop(evicted);
     }
 }
@@ -116,7 +120,7 @@ impl<P, E> Entries<P, E> {
         Some(entry)
     }
 
-    /// Takes out the program that was not used for longest, if there are more than are kept.
+    /// Removes the least recently used program if there are more than [`KEPT`].
     fn evict(&mut self) -> Option<Entry<P, E>> {
         let ready = self.by_key.iter().filter_map(|(key, entry)| match entry {
             Entry::Ready { last_use, .. } => Some((*last_use, key)),
@@ -128,7 +132,7 @@ impl<P, E> Entries<P, E> {
     }
 }
 
-/// A compilation, until it ends.
+/// A compilation in flight.
 struct Compiling<'a, P, E: Clone> {
     programs: &'a Programs<P, E>,
     /// `None` once it has ended.
@@ -163,13 +167,14 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-    /// Asks for one source on so many threads at once, of which the first waits until all others do.
+    /// Requests one source on `threads` threads at once. The first compilation goes on until all other
+    /// threads wait for it.
     fn at_once(
         threads: u32,
         compile: impl Fn(u32) -> Result<u32, String> + Sync,
     ) -> Vec<Result<u32, String>> {
         let (programs, count) = (Programs::new(), AtomicU32::new(0));
-        // By the map, by the thread that compiles, and by each one that waits.
+        // Held by the map, the compiling thread and each waiter.
         let held = || match programs.entries.lock().by_key.values().next() {
             Some(Entry::Compiling(result)) => Arc::strong_count(result),
             _ => 0,
@@ -197,7 +202,7 @@ mod tests {
         assert_eq!(at_once(16, Ok), [const { Ok(0) }; 16]);
         let refused = at_once(16, |number| Err(format!("refused {number}")));
         assert_eq!(refused, vec![Err("refused 0".to_owned()); 16]);
-        // One compilation unwinds, and another caller takes it up.
+        // One compilation unwinds, and a waiter compiles.
         let told = at_once(16, |number| if number == 0 { panic!("a compiler") } else { Ok(number) });
         assert_eq!(told.iter().filter(|told| **told == Ok(1)).count(), 15, "{told:?}");
         assert_eq!(told.iter().filter(|told| told.is_err()).count(), 1, "{told:?}");
@@ -218,7 +223,7 @@ mod tests {
         let name = |index: usize| format!("source {index}");
         let made: Vec<_> = (0..3 * KEPT)
             .map(|index| {
-                // The first one is used all the time.
+                // The first one is used in every round.
                 programs.get(&name(0), "", || Ok(0)).unwrap();
                 Arc::downgrade(&programs.get(&name(index), "", || Ok(index)).unwrap())
             })

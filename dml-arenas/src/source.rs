@@ -1,9 +1,10 @@
-//! What launchers have to know of a source before it is compiled.
+//! Properties of a source that launchers check before it is compiled.
 
-/// The macro by which a source, or its options, ask for the framework's own numbers of groups.
+/// The macro by which a source, or its options, requests the framework's own numbers of groups.
 const OPT_OUT: &str = "DML_PACKAGE_GROUPS";
 
-/// Returns whether compiling a source may read files, by a directive or an option. The word alone counts, also in a comment.
+/// Returns whether compiling a source may read files, by a directive or an option. Only the words are
+/// searched for, so a comment with one counts, too.
 pub(crate) fn includes(source: &str, options: &str) -> bool {
     // A directive may be continued on the next line.
     let source = source.replace("\\\r\n", "").replace("\\\n", "");
@@ -19,14 +20,15 @@ pub(crate) fn includes(source: &str, options: &str) -> bool {
         || options.split_whitespace().any(option)
 }
 
-/// Returns whether a source, or its options, define the macro that asks for the framework's own numbers of groups.
+/// Returns whether a source, or its options, defines the macro that requests the framework's own numbers of
+/// groups.
 pub(crate) fn opts_out(source: &str, options: &str) -> bool {
     let option =
         |option: &str| option.strip_prefix("-D").is_some_and(|name| name.split('=').next() == Some(OPT_OUT));
     defines(source, OPT_OUT) || options.replace("-D ", "-D").split_whitespace().any(option)
 }
 
-/// Returns whether a source declares a function of this name that returns nothing, as kernels do.
+/// Returns whether a source declares a `void` function of this name, as kernels are.
 #[cfg(feature = "opencl")]
 pub(crate) fn has_procedure(source: &str, name: &str) -> bool {
     let mut after_void = source.split("void").skip(1);

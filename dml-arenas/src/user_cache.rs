@@ -1,4 +1,4 @@
-//! The folder in which the user's programs keep what can be made again.
+//! The folder of the user's caches.
 
 use std::path::PathBuf;
 

@@ -355,7 +355,7 @@ fn figures_of_a_store_are_kept_and_used_as_long_as_it_is_the_same() {
     assert_eq!(kept.price(&mut other), 4, "only the links that are no store's");
     let told = kept.changed_devices(other.devices(), other.descs());
     let expected =
-        "the speeds of disk are guesses: measured was a file in /var, there is a file in /mnt".to_owned();
+        "the speeds of disk are guesses: measured as a file in /var, it is now a file in /mnt".to_owned();
     assert_eq!(told, [expected]);
 }
 

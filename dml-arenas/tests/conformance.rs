@@ -1,6 +1,7 @@
 //! The one list of checks, for every arena there is.
 //!
-//! A new arena is one more function that says how to make it and what it offers, and one more line of `checks!`.
+//! A new arena is one more function that says how to make it and what it offers, and one more line of
+//! `checks!`.
 
 #![cfg(not(dml_loom))]
 
@@ -44,7 +45,7 @@ fn null_bimapped(_test: &str) -> Option<Subject> {
     null(Concurrency::BimapFull)
 }
 
-/// Nobody but the device reaches it.
+/// An arena that only its device reaches.
 fn null_apart(_test: &str) -> Option<Subject> {
     Some(Subject::beside_main(|native, _| {
         Arc::new(Null::backed(ArenaDesc::new("null", ArenaKind("null"), native)))
@@ -137,8 +138,8 @@ mod opencl {
     conformance::checks!(of_a_device, whole);
     conformance::checks!(of_part_of_a_device, part);
 
-    /// A platform on which main memory and a device use shared virtual memory, with the ids of main memory, the device's
-    /// memory and that.
+    /// A platform on which main memory and a device use shared virtual memory, with the ids of main memory,
+    /// the device's memory and that.
     fn fine_grained(test: &str) -> Option<(Platform, [ArenaId; 3])> {
         let options = DiscoverOptions::default().only(["opencl:0"]).offload(0).fine_grained("opencl:0");
         let (platform, device) = with_opencl_offer(test, &options)?;
@@ -259,8 +260,8 @@ mod offload {
 
     conformance::checks!(of_a_worker, worker);
 
-    /// A platform whose processor and worker share memory, with the ids of main memory, of the shared memory and of the
-    /// worker's own.
+    /// A platform whose processor and worker share memory, with the ids of main memory, of the shared memory
+    /// and of the worker's own.
     fn sharing() -> (Platform, [ArenaId; 3]) {
         let options = DiscoverOptions::default()
             .only(["offload:0"])

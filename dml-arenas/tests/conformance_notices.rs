@@ -24,7 +24,7 @@ fn mapped(defect: Defect) -> Subject {
     .with_sharing(Sharing::Offered)
 }
 
-/// An arena that nobody else reaches, with a defect.
+/// An arena that only its device reaches, with a defect.
 fn apart(defect: Defect) -> Subject {
     Subject::beside_main(|native, _| {
         let desc = ArenaDesc::new("apart", ArenaKind("null"), native);
@@ -98,7 +98,7 @@ fn broken() -> Vec<(String, Subject, &'static str, &'static str)> {
         (Defect::KeepsTheFill, "transfers_give_back_what_they_were_lent", "1 transfers of the block"),
         (Defect::KeepsTheLoan, "copies_hit_their_bytes_alone", "is lent"),
         (Defect::BoundToThread, "threads_share_a_block", "bytes differ"),
-        (Defect::BlocksShared, "threads_have_blocks_of_their_own", "gave a block that is not new"),
+        (Defect::BlocksShared, "threads_have_blocks_of_their_own", "returned a block that is not new"),
         (Defect::AllocMisnamed, "too_much_is_an_error", "where and how much"),
         (Defect::MapStale, "mappings_show_the_bytes_and_keep_the_changes", "what a mapping shows"),
         (Defect::MapLosesWrites, "mappings_show_the_bytes_and_keep_the_changes", "bytes differ"),
@@ -124,7 +124,7 @@ fn broken() -> Vec<(String, Subject, &'static str, &'static str)> {
         (Defect::MapStateLies, "buffers_agree_with_a_model", "MapChanged {"),
         (Defect::KeepsTheLoan, "buffers_agree_with_a_model", "StillLent"),
         (Defect::KeepsTheTarget, "buffers_agree_with_a_model", "StillLent"),
-        (Defect::KeepsTheFill, "buffers_agree_with_a_model", "keeps what it was lent"),
+        (Defect::KeepsTheFill, "buffers_agree_with_a_model", "keeps memory that was lent"),
     ];
     let main_ones = [
         (Defect::Misaligned, "blocks_are_as_asked_for", "are not aligned"),

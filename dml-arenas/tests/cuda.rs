@@ -18,19 +18,20 @@ use std::cell::Cell;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, mpsc};
 use std::task::{Poll, Wake, Waker};
 
-/// Read by each test, and written by those that take all memory of the device, or would be held up by what others call.
+/// Locked for reading by every test, and for writing by tests that take all memory of the device or would be
+/// held up by other tests' calls.
 static SHARED: RwLock<()> = RwLock::new(());
 
 thread_local! {
     static SHARES: Cell<Option<RwLockReadGuard<'static, ()>>> = const { Cell::new(None) };
 }
 
-/// The arena of `cuda:0`, or nothing and a word about it. Meanwhile nobody wants it alone.
+/// Returns the arena of `cuda:0`, as [`with_gpu`] does the device.
 fn arena(test: &str) -> Option<Arc<dyn Arena>> {
     home(with_gpu(test)?)
 }
 
-/// As [`with_cuda`], while nobody wants the device alone.
+/// Calls [`with_cuda`], and keeps other tests from taking the device exclusively during this one.
 fn with_gpu(test: &str) -> Option<(Platform, DeviceId)> {
     SHARES.set(None);
     SHARES.set(Some(SHARED.read().unwrap_or_else(PoisonError::into_inner)));
@@ -114,7 +115,8 @@ fn a_kernel_covers_its_grid_and_no_others() {
         ];
         let [offset, items] = [[0, first, 0], [width, rows, 1]].map(|sizes| sizes.map(|size| size as u64));
         let launch = Launch { offset, items, local: [local[0] as u64, local[1] as u64, 1] };
-        // SAFETY: the kernel ends at column `width` and at row `end`, at most `height`, all of which the block has.
+        // SAFETY: the kernel ends at column `width` and at row `end`, at most `height`, all of which the
+        // block has.
         let fence = unsafe { kernel.launch(&args, launch) }.unwrap();
         assert_eq!(fence.wait(), Ok(0));
         let found = words(&take(&to, Span::new(0, (width * height * 4) as u64)));
@@ -193,7 +195,8 @@ fn a_command_sees_what_ended_before_it_in_another_stream() {
     }
 }
 
-/// Each block of threads reverses its part by way of local memory, as much as it is given; without items of its own.
+/// Each block of threads reverses its part by way of local memory, as much as it is given; without items of
+/// its own.
 const REVERSE: &str = r#"
     extern "C" __global__ void reverse(unsigned* data) {
         extern __shared__ unsigned part[];
@@ -451,8 +454,9 @@ fn the_tail_is_the_end_of_kernels_beside_each_other_too() {
     }
 }
 
-/// One kernel waits for the word that the other one writes, for five seconds.
-/// Nothing else may use the GPU meanwhile: beside other tests a driver may have no queue for each stream, and then one launch waits for the other.
+/// One kernel waits for the word that the other one writes, for five seconds. Nothing else may use the GPU
+/// meanwhile: beside other tests a driver may have no queue for each stream, and then one launch waits for
+/// the other.
 #[test]
 fn independent_launches_run_at_once_and_others_in_their_order() {
     let Some((platform, device)) = with_gpu("independent_launches_run_at_once") else { return };
@@ -617,7 +621,7 @@ fn a_gpu_is_opened_whole_and_only_where_it_is_wanted() {
     assert!(without.device("cuda:0").is_err());
 }
 
-/// What is said of a GPU, beside what the driver says to somebody else.
+/// The description of a GPU matches what another binding of the driver reports.
 #[test]
 fn a_gpu_is_described_as_its_driver_does() {
     let Some((platform, device)) = with_gpu("a_gpu_is_described_as_its_driver_does") else { return };

@@ -1,5 +1,6 @@
-//! Memory of the crate `cust` as storage of buffers. That crate is linked against the driver, so `cargo xtask gpu-check` builds this and a machine with
-//! a GPU runs it. Without a device the tests say so and pass, unless `DML_EXPECT=cuda`.
+//! Memory of the crate `cust` as storage of buffers. That crate is linked against the driver, so `cargo xtask
+//! gpu-check` builds this and a machine with a GPU runs it. Without a device the tests say so and pass,
+//! unless `DML_EXPECT=cuda`.
 
 #![cfg(all(feature = "cust", not(dml_loom)))]
 
@@ -129,7 +130,7 @@ fn it_is_freed_in_its_context_by_whichever_thread_drops_it() {
     let theirs = DeviceBuffer::<u32>::zeroed(LARGE_WORDS).unwrap();
     assert!(before - free() >= 4 * LARGE_WORDS, "another process uses the GPU");
     buffer.raw().attach_block(rig.home, rig.cuda().external_cust(theirs).unwrap()).unwrap();
-    // That thread has no context. Without one the driver frees nothing, and `cust` tells nobody.
+    // That thread has no context. Without one the driver frees nothing, and `cust` reports no error.
     std::thread::spawn(move || drop(buffer)).join().unwrap();
     assert!(free() + 2 * LARGE_WORDS > before, "{} of {before} bytes are free", free());
 }

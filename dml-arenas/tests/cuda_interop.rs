@@ -1,5 +1,5 @@
-//! CUDA arenas beside other CUDA code: its memory as storage, its streams, tensors both ways. Without a device the tests say so and
-//! pass, unless `DML_EXPECT=cuda`.
+//! CUDA arenas beside other CUDA code: its memory as storage, its streams, tensors both ways. Without a
+//! device the tests say so and pass, unless `DML_EXPECT=cuda`.
 
 #![cfg(all(feature = "cuda", not(dml_loom)))]
 
@@ -167,7 +167,7 @@ fn memory_of_others_is_storage_of_a_buffer_and_comes_back() {
     assert_eq!(memory.bytes(), after, "the latest contents are there");
     assert_eq!(count(&freed), 0);
     drop(memory);
-    // Memory that nobody asks for goes with the buffer, after the last grant.
+    // Memory that is not taken back is freed with the buffer, after the last grant.
     let memory = rig.allocated(&before);
     let (freed, address) = (memory.freed.clone(), memory.handle(0));
     // SAFETY: as above.
@@ -218,7 +218,8 @@ fn a_part_of_an_allocation_is_storage_and_no_byte_past_it() {
     assert!(empty.read().unwrap().is_empty());
 }
 
-/// A range of addresses of which pieces have memory, each mapped by itself, as allocators do whose memory grows.
+/// A range of addresses of which pieces have memory, each mapped by itself, as allocators do whose memory
+/// grows.
 struct Mapped {
     theirs: Arc<CudaContext>,
     start: CUdeviceptr,
@@ -241,7 +242,8 @@ impl Mapped {
         };
         let least = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         let (mut piece_bytes, mut start) = (0, 0);
-        // SAFETY: the calls write numbers; the addresses are reserved for this test, and each piece is mapped once.
+        // SAFETY: the calls write numbers; the addresses are reserved for this test, and each piece is mapped
+        // once.
         unsafe {
             ok(cuMemGetAllocationGranularity(&raw mut piece_bytes, &raw const prop, least));
             ok(cuMemAddressReserve(&raw mut start, reserved * piece_bytes, 0, 0, 0));
@@ -262,7 +264,7 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         self.theirs.bind_to_thread().unwrap();
-        // SAFETY: what `new` has mapped and reserved; nobody uses it any more.
+        // SAFETY: `new` mapped and reserved these addresses, and no work uses them any more.
         unsafe {
             for piece in &self.pieces {
                 ok(cuMemUnmap(self.start + (piece * self.piece_bytes) as u64, self.piece_bytes));
@@ -611,7 +613,7 @@ fn a_tensor_on_the_gpu_is_storage_and_is_deleted_once() {
     let taken = |device, flags| {
         let memory = rig.allocated(&as_bytes(&before));
         let freed = memory.freed.clone();
-        // SAFETY: just made, with memory that nobody else has and that nothing uses.
+        // SAFETY: just made, over memory that has no other owner and that no work uses.
         (unsafe { Tensor::from_versioned(tensor(memory, device, flags)) }.unwrap(), freed)
     };
     let (given, freed) = taken(0, 0);
@@ -676,7 +678,7 @@ fn granted_bytes_on_the_gpu_are_a_tensor() {
     drop(seen);
     let reading = rig.platform.acquire(rig.gpu).read(&buffer).wait().unwrap();
     let lent = rig.cuda().export::<u32>(reading, &buffer, &[LEN / 4]).unwrap().into_versioned();
-    // SAFETY: just made, and nobody else has it.
+    // SAFETY: just made, and no other consumer has it.
     let read_only = unsafe { Tensor::from_versioned(lent.as_ptr()) }.unwrap();
     assert!(read_only.is_read_only());
     let refused = rig.cuda().external_tensor::<u32>(read_only).unwrap_err();
@@ -701,7 +703,7 @@ fn a_buffer_lends_its_bytes_to_another_by_a_tensor() {
     let buffer = rig.platform.buffer_from(before.clone()).unwrap();
     let grants = rig.platform.acquire(rig.gpu).read_write(&buffer).wait().unwrap();
     let lent = rig.cuda().export::<u32>(grants, &buffer, &[LEN / 4]).unwrap().into_legacy().unwrap();
-    // SAFETY: just made, and nobody else has it.
+    // SAFETY: just made, and no other consumer has it.
     let tensor = unsafe { Tensor::from_legacy(lent.as_ptr()) }.unwrap();
     let other = rig.platform.buffer::<u32>(LEN / 4).build().unwrap();
     other.raw().attach_block(rig.home, rig.cuda().external_tensor::<u32>(tensor).unwrap()).unwrap();
@@ -753,7 +755,7 @@ fn page_locked_memory_goes_out_and_in_as_tensors() {
     let lent = pinned.export::<u32>(grants, &buffer, &[LEN / 4]).unwrap().into_versioned();
     // SAFETY: live until it is deleted.
     assert_eq!(unsafe { lent.as_ref() }.dl_tensor.device, DLDevice { device_type: CUDA_HOST, device_id: 0 });
-    // SAFETY: just made, and nobody else has it.
+    // SAFETY: just made, and no other consumer has it.
     let tensor = unsafe { Tensor::from_versioned(lent.as_ptr()) }.unwrap();
     assert_eq!(tensor.as_slice::<u32>().unwrap(), words(6));
     let other = platform.buffer_from(tensor.into_foreign::<u32>().unwrap()).unwrap();
@@ -776,6 +778,6 @@ fn page_locked_memory_goes_out_and_in_as_tensors() {
     let refused = pinned.export::<u32>(grants, &ordinary, &[LEN / 4]).unwrap_err();
     assert!(matches!(refused.cause, ExportError::Elsewhere { .. }), "{refused}");
     let lent = dlpack::export::<u32>(refused.kept, &ordinary, &[LEN / 4]).unwrap().into_versioned();
-    // SAFETY: just made, and nobody else has it.
+    // SAFETY: just made, and no other consumer has it.
     drop(unsafe { Tensor::from_versioned(lent.as_ptr()) });
 }

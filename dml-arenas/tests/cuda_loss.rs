@@ -1,7 +1,8 @@
-//! A kernel that faults: its device is lost, what ran there fails, and the rest goes on. And forks of a process that uses CUDA.
-//! Without a device the tests say so and pass, unless `DML_EXPECT=cuda`.
+//! A kernel that faults: its device is lost, what ran there fails, and the rest goes on. And forks of a
+//! process that uses CUDA. Without a device the tests say so and pass, unless `DML_EXPECT=cuda`.
 //!
-//! A fault ends the context that the whole process shares, so nothing else is tested beside it: one test has all of it.
+//! A fault ends the context that the whole process shares, so nothing else is tested beside it: one test has
+//! all of it.
 
 #![cfg(all(feature = "cuda", not(dml_loom)))]
 

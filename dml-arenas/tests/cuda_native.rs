@@ -1,4 +1,5 @@
-//! Programs written by hand against CUDA, on a real device. Without one the tests say so and pass, unless `DML_EXPECT=cuda`.
+//! Programs written by hand against CUDA, on a real device. Without one the tests say so and pass, unless
+//! `DML_EXPECT=cuda`.
 
 #![cfg(all(feature = "cuda", not(dml_loom)))]
 

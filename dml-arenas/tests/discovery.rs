@@ -1,4 +1,5 @@
-//! Discovery on this machine, and on machines that lack something: child processes whose environment hides it.
+//! Discovery on this machine, and on machines that lack something: child processes whose environment hides
+//! it.
 
 #![cfg(not(dml_loom))]
 

@@ -96,7 +96,8 @@ fn taken(
     change: impl FnOnce(&mut DLManagedTensorVersioned),
 ) -> (Result<Tensor, ImportError>, Arc<AtomicUsize>) {
     let (theirs, deleted) = Theirs::new();
-    // SAFETY: made for this call, with memory that only the tensor has. Every change leaves what it names alive.
+    // SAFETY: made for this call, with memory that only the tensor has. Every change leaves what it names
+    // alive.
     (unsafe { Tensor::from_versioned(theirs.versioned(change)) }, deleted)
 }
 
@@ -311,7 +312,7 @@ fn what_is_granted_for_reading_is_read_only_and_the_old_structure_cannot_say_so(
     let lent = kept.into_versioned();
     // SAFETY: live until it is deleted.
     assert_eq!(unsafe { lent.as_ref() }.flags, FLAG_READ_ONLY);
-    // SAFETY: just made; what is granted for reading is written by nobody.
+    // SAFETY: just made; no kernel writes memory that is granted for reading.
     let tensor = unsafe { Tensor::from_versioned(lent.as_ptr()) }.unwrap();
     assert_eq!(tensor.as_slice::<u32>().unwrap(), &buffer.read().unwrap()[8..20]);
     let untaken = tensor.into_foreign::<u32>().unwrap_err();
@@ -327,7 +328,7 @@ fn a_tensor_goes_round_in_the_old_structure() {
     let buffer = numbers(&platform);
     let grants = platform.acquire(HOST).read_write(&buffer.range(4..10)).wait().unwrap();
     let lent = dlpack::export::<u32>(grants, &buffer.range(4..10), &[3, 2]).unwrap().into_legacy().unwrap();
-    // SAFETY: just made, and nobody else has it.
+    // SAFETY: just made, and no other consumer has it.
     let tensor = unsafe { Tensor::from_legacy(lent.as_ptr()) }.unwrap();
     let other = platform.buffer_from(tensor.into_foreign::<u32>().unwrap()).unwrap();
     let mut writing = other.read_write().unwrap();
@@ -364,7 +365,7 @@ fn a_shape_that_does_not_fit_and_bytes_that_are_not_granted_are_no_tensor() {
     let lent = dlpack::export::<u32>(grants, &buffer.range(3..3), &[u64::MAX, 0]).unwrap().into_versioned();
     // SAFETY: live until it is deleted.
     assert!(unsafe { lent.as_ref() }.dl_tensor.data.is_null());
-    // SAFETY: just made, and nobody else has it.
+    // SAFETY: just made, and no other consumer has it.
     drop(unsafe { Tensor::from_versioned(lent.as_ptr()) });
     assert!(platform.acquire(HOST).write(&buffer).try_now().is_ok());
 }
@@ -420,7 +421,7 @@ fn what_is_granted_to_several_is_lent_to_several_and_each_is_deleted_by_itself()
     let [first, second] = [lent(), lent()];
     // SAFETY: just made, and both for reading.
     let tensor = unsafe { Tensor::from_versioned(first.as_ptr()) }.unwrap();
-    // SAFETY: nobody has used it.
+    // SAFETY: no consumer has used it.
     unsafe { delete_as_consumer(second) };
     assert_eq!(tensor.as_slice::<u32>().unwrap()[23], 162, "the first is there as before");
     assert!(platform.acquire(HOST).write(&buffer).try_now().unwrap_err().is_busy());
@@ -443,7 +444,7 @@ fn a_thread_that_ends_deletes_what_it_keeps() {
             let lent = dlpack::export::<u32>(grants, &buffer, &[24]).unwrap().into_versioned();
             // SAFETY: within the tensor, which is for writing.
             unsafe { lent.as_ref().dl_tensor.data.cast::<u32>().write(4711) };
-            // SAFETY: just made, and nobody else has it.
+            // SAFETY: just made, and no other consumer has it.
             let tensor = unsafe { Tensor::from_versioned(lent.as_ptr()) }.unwrap();
             CACHE.with(|cache| cache.borrow_mut().push(tensor));
         });
@@ -460,7 +461,7 @@ fn a_tensor_that_goes_in_a_panic_is_deleted_once() {
     let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let grants = platform.acquire(HOST).read_write(&buffer).wait().unwrap();
         let lent = dlpack::export::<u32>(grants, &buffer, &[24]).unwrap().into_versioned();
-        // SAFETY: just made, and nobody else has it.
+        // SAFETY: just made, and no other consumer has it.
         let own = unsafe { Tensor::from_versioned(lent.as_ptr()) }.unwrap();
         let storage = platform.buffer_from(own.into_foreign::<u32>().unwrap()).unwrap();
         let _both = (theirs.unwrap(), storage);
@@ -594,7 +595,7 @@ fn a_region_that_is_granted_for_writing_in_part_is_read_only() {
     let export = dlpack::export::<u32>(grants, &buffer, &[24]).unwrap();
     assert!(export.is_read_only());
     let lent = export.into_versioned();
-    // SAFETY: nobody has used it.
+    // SAFETY: no consumer has used it.
     unsafe { delete_as_consumer(lent) };
     // What was granted beside the tensor is committed with it.
     assert_eq!((buffer.read().unwrap()[12], other.read().unwrap()[3]), (6, 5));
@@ -624,7 +625,7 @@ fn flags_and_minor_versions_of_others_are_understood() {
     assert_eq!(tensor.unwrap().into_foreign::<f32>().unwrap_err().cause, ImportError::ReadOnly);
 }
 
-/// Nobody knows on which thread the deleter will be called, so no thread counts as the holder.
+/// The deleter may be called on any thread, so no thread counts as the holder.
 #[test]
 fn who_exports_holds_no_grant_any_more() {
     let platform = platform();
@@ -635,6 +636,6 @@ fn who_exports_holds_no_grant_any_more() {
     assert!(!second.raw().is_held_here());
     // A thread that held the second must not wait for the first.
     assert_eq!(first.read().unwrap()[0], 1);
-    // SAFETY: nobody has used it.
+    // SAFETY: no consumer has used it.
     unsafe { delete_as_consumer(lent) };
 }

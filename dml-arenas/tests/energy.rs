@@ -1,4 +1,5 @@
-//! Energy, on counters that are made up: a tree of files as powercap has it, counters in memory, and a library with NVML's names.
+//! Energy, on counters that are made up: a tree of files as powercap has it, counters in memory, and a
+//! library with NVML's names.
 
 #![cfg(all(feature = "energy", not(dml_loom)))]
 
@@ -279,7 +280,7 @@ fn a_device_without_a_counter_is_told_with_the_reason() {
     let tree = Tree::machine("no_counter");
     let meter = |device| EnergyMeter::new(&platform(), [CPU, device], &tree.sources());
     let told = meter(SHY_GPU).unwrap_err();
-    let reason = "it does not tell its place on the bus".to_owned();
+    let reason = "its PCI address is unknown".to_owned();
     assert_eq!(told, EnergyError::NoCounter { device: "opencl:1".to_owned(), reason });
     let told = meter(OTHER_GPU).unwrap().start().map(drop);
     let reason = "pci 0000:1b:00.0 is made up".to_owned();
@@ -328,7 +329,7 @@ fn a_time_that_is_too_short_gives_no_figure() {
     assert!(told.to_string().contains("too short: energy counter"), "{told}");
 }
 
-/// Whoever measures many short runs in a row hears whether the counters can tell them.
+/// Many short runs can be measured only if the counters step often enough; `check` fails if they do not.
 #[test]
 fn a_counter_has_to_be_seen_moving_often_enough() {
     let (tree, gpu) = (Tree::machine("moves"), Arc::new(MadeUp::new(1)));
@@ -440,7 +441,7 @@ mod nvml {
         let told = missing(&library, "pci 0000:1b:00.0");
         assert_eq!(told, "nvmlDeviceGetTotalEnergyConsumption: Not Supported (3)");
         let told = missing(&library, "slot 3");
-        assert_eq!(told, "slot 3 is no place on the PCI bus");
+        assert_eq!(told, "slot 3 is not a PCI address");
         for library in [driverless, library] {
             std::fs::remove_file(library).unwrap();
         }

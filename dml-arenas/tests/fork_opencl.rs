@@ -1,5 +1,5 @@
-//! Forks of a process that uses OpenCL: no driver is called there, and nothing of the parent's changes. Without a device the
-//! tests say so and pass, unless `DML_EXPECT=opencl`.
+//! Forks of a process that uses OpenCL: no driver is called there, and nothing of the parent's changes.
+//! Without a device the tests say so and pass, unless `DML_EXPECT=opencl`.
 
 #![cfg(all(feature = "opencl", target_os = "linux", not(dml_loom)))]
 

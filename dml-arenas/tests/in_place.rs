@@ -74,7 +74,7 @@ fn without_a_worker_nothing_is_made_for_workers() {
     let none = [
         options().offload(0).only(["cpu"]).in_place(),
         options().only(["cpu"]).in_place(),
-        // Nobody has named the worker, so it is noted that it is missing.
+        // The options do not name the worker, so its absence is noted and is no error.
         options().offload_program("/no/such/program").in_place(),
     ];
     for options in none {
@@ -106,7 +106,8 @@ fn what_is_said_by_name_counts() {
     assert!(!buffer.raw().shares_storage(MAIN, home), "the processor was not named");
 }
 
-/// A driver that offers nothing of the kind is PoCL's neighbour on some machines; then there are copies, and the test says so.
+/// A driver that offers nothing of the kind is PoCL's neighbour on some machines; then there are copies, and
+/// the test says so.
 #[test]
 fn an_opencl_device_that_can_works_beside_the_processor_where_no_worker_does() {
     const TEST: &str = "an_opencl_device_that_can_works_beside_the_processor_where_no_worker_does";

@@ -1,4 +1,5 @@
-//! Memory of the application in an arena that the host does not address: attached as a block, and handed back.
+//! Memory of the application in an arena that the host does not address: attached as a block, and handed
+//! back.
 
 #![cfg(not(dml_loom))]
 
@@ -52,7 +53,7 @@ impl Drop for Container {
 /// Memory of the arena that holds `byte`, with its container, and how often that was dropped.
 fn lent(arena: &Arc<dyn Arena>, len: u64, byte: u8) -> (ExternalBlock<Container>, Arc<AtomicUsize>) {
     let new = arena.alloc(len).unwrap();
-    // SAFETY: nobody else has the block.
+    // SAFETY: the block is new, and no other code has it.
     let fill = unsafe { Fill::new(new.block(), Span::new(0, len), byte) };
     assert_eq!(arena.fill(fill).unwrap().wait(), Ok(len));
     let dropped = Arc::new(AtomicUsize::new(0));

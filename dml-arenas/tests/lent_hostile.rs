@@ -270,7 +270,7 @@ fn a01_host_memory_of_a_lent_block_is_the_grants_alone() {
     let target = memory.target(Span::new(0, LEN));
     let refused = buffer.raw().attach_block(ArenaId(0), lent(memory)).unwrap_err();
     assert_eq!(breach(refused.cause), Breach::StillLent);
-    // Once nobody else has a part of it, it is the buffer's.
+    // The attach succeeds once no other code has a part of the memory.
     drop(target);
     buffer.raw().attach_block(ArenaId(0), refused.storage).unwrap();
     assert_eq!(*buffer.read().unwrap(), [0; LEN as usize]);
@@ -355,7 +355,7 @@ fn i24_who_waits_is_refused_and_who_holds_is_waited_for() {
     let held = machine.platform.acquire(CPU).read(&buffer).wait().unwrap().hand_over();
     std::thread::scope(|scope| {
         let taker = scope.spawn(|| buffer.raw().clone().into_container::<u8>());
-        // The one that takes it has closed the buffer once nobody else is let in.
+        // The taker has closed the buffer once other requests are refused.
         while !machine.platform.acquire(CPU).read(&buffer).try_now().is_err_and(|told| !told.is_busy()) {
             std::thread::yield_now();
         }

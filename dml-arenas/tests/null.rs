@@ -257,10 +257,10 @@ fn blocks_are_told_apart_by_their_numbers() {
 fn a_map_state_must_serve_whoever_asks_and_be_one_of_the_arenas() {
     let gpu = Arc::new(Null::new(desc(Concurrency::Exclusive)));
     let block = alloc(&gpu, 4);
-    // It serves the host, and the arena has no such state.
+    // The state serves the host, but the arena has no such state.
     let bimapped = MapState::Bimapped(DeviceSet::of(CPU));
     assert!(bug(|| drop(block.map(CPU, bimapped))).contains("does not serve device d0"));
-    // It is one of the arena's, and serves somebody else.
+    // The state is one of the arena's, but does not serve the host.
     block.map(CPU, mapped()).unwrap();
     assert!(bug(|| drop(block.map(CPU, MapState::Unmapped))).contains("does not serve device d0"));
     assert_eq!(gpu.map_state(block.block()), Some(mapped()));

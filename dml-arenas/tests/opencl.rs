@@ -125,7 +125,8 @@ fn a_kernel_covers_its_grid_and_no_others() {
         let args = [KernelArg::Block(to.block()), KernelArg::U32(width as u32), KernelArg::U64(end)];
         let [offset, items] = [[0, first], [width, rows]].map(|sizes| sizes.map(|size| size as u64));
         let grid = Grid { offset, items, local: local.map(|size| size as u64) };
-        // SAFETY: the kernel ends at column `width` and at row `end`, at most `height`, all of which the block has.
+        // SAFETY: the kernel ends at column `width` and at row `end`, at most `height`, all of which the
+        // block has.
         let fence = unsafe { kernel.launch_grid(&args, grid) }.unwrap();
         assert_eq!(fence.wait(), Ok(0));
         let found = words(&take(&to, Span::new(0, (width * height * 4) as u64)));
@@ -323,7 +324,7 @@ fn a_program_is_that_of_its_options() {
     for number in [7_u32, 8, 7] {
         let kernel = opencl(&arena).kernel(SOURCE, "number", &format!("-DNUMBER={number}")).unwrap();
         let launch = Launch { offset: 0, items: 1, local: 1 };
-        // SAFETY: one item writes the four bytes that the block has, and nobody else uses it.
+        // SAFETY: one item writes the block's four bytes, and no other work uses them.
         unsafe { kernel.launch(&[KernelArg::Block(block.block())], launch) }.unwrap().wait().unwrap();
         assert_eq!(words(&take(&block, Span::new(0, 4))), [number]);
     }
@@ -337,7 +338,8 @@ fn lack_of_memory_is_an_error_of_alloc() {
     assert!(
         matches!(error, AllocError::TooLarge { bytes, limit_bytes, .. } if bytes == limit + 1 && limit_bytes == limit)
     );
-    // Largest blocks until the device is full; the standard makes such a block at least a quarter of the memory.
+    // Largest blocks until the device is full; the standard makes such a block at least a quarter of the
+    // memory.
     let mut blocks = Vec::new();
     let error = (0..64).find_map(|_| arena.alloc(limit).map(|block| blocks.push(block)).err());
     let error = error.expect("the device is full at some point");

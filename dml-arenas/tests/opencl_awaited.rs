@@ -1,8 +1,8 @@
 //! Awaited OpenCL commands: a future that waits for the device leaves its thread to others.
 //!
-//! A gate holds the transfers to the device back until the test opens it. A poll that blocks waits for the gate, which
-//! opens by itself only after the test has failed. Without a device the tests say so and pass, unless
-//! `DML_EXPECT=opencl`.
+//! A gate holds the transfers to the device back until the test opens it. A poll that blocks waits for the
+//! gate, which opens by itself only after the test has failed. Without a device the tests say so and pass,
+//! unless `DML_EXPECT=opencl`.
 
 #![cfg(all(feature = "opencl", not(dml_loom)))]
 
@@ -206,7 +206,7 @@ fn what_was_polled_can_be_waited_for_and_dropped() {
         drop(dropped);
     });
     assert_eq!(take(&block, Span::new(0, 2_000)), bytes);
-    // Whoever waits has taken the waker back, which the test and the driver do not keep.
+    // The wait has taken the waker back, and the driver does not keep it.
     drop(waker);
     let begun = Instant::now();
     while Arc::strong_count(&woken) > 1 && begun.elapsed() < LONG {

@@ -53,7 +53,8 @@ impl Bound {
             KernelArg::U64(end),
         ];
         let launch = Launch { offset: 0, items: end - start, local: 0 };
-        // SAFETY: the kernel touches the words that the grant names, and those alone; the grant is kept until its end.
+        // SAFETY: the kernel touches the words that the grant names, and those alone; the grant is kept until
+        // its end.
         let fence = unsafe { self.kernel.launch(&args, launch) }.unwrap();
         grants.in_flight(fence).wait().unwrap().release().unwrap();
     }

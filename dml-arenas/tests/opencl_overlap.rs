@@ -1,7 +1,8 @@
-//! Kernels and transfers of one OpenCL device overlap, also on one buffer, and keep the order that core relies on.
+//! Kernels and transfers of one OpenCL device overlap, also on one buffer, and keep the order that core
+//! relies on.
 //!
-//! A gate holds one queue back while the others must go on. Without a device the tests say so and pass, unless
-//! `DML_EXPECT=opencl`.
+//! A gate holds one queue back while the others must go on. Without a device the tests say so and pass,
+//! unless `DML_EXPECT=opencl`.
 
 #![cfg(all(feature = "opencl", not(dml_loom)))]
 
@@ -100,7 +101,7 @@ fn transfers_of_one_buffer_go_both_ways_at_once() {
     assert_eq!(take(&block, Span::new(0, 10_000)), [pattern(5_000, 2), pattern(5_000, 1)].concat());
 }
 
-/// What the host wrote through a mapping is there only after the unmap, for which nobody waits.
+/// Bytes that the host wrote through a mapping arrive only with the unmap, and no thread waits for that.
 #[test]
 fn commands_in_other_queues_wait_for_the_unmap() {
     let Some((_platform, _, arena)) = opencl("commands_in_other_queues_wait_for_the_unmap") else { return };

@@ -1,4 +1,5 @@
-//! Fine-grained shared virtual memory: the host and an OpenCL device use one buffer at the same time, in place.
+//! Fine-grained shared virtual memory: the host and an OpenCL device use one buffer at the same time, in
+//! place.
 //!
 //! Without a device that offers it the tests say so and pass, unless `DML_EXPECT=opencl`.
 
@@ -50,12 +51,13 @@ impl Fine {
         let [from, to] = [start, end].map(KernelArg::U64);
         let args = [KernelArg::Block(block), KernelArg::U32(add), from, to];
         let launch = Launch { offset: 0, items: end - start, local: 0 };
-        // SAFETY: the kernel touches the words that the grant names, and those alone; the grant is kept until its end.
+        // SAFETY: the kernel touches the words that the grant names, and those alone; the grant is kept until
+        // its end.
         let fence = unsafe { self.kernel.launch(&args, launch) }.unwrap();
         grants.in_flight(fence)
     }
 
-    /// Adds on the host, to words that nobody else uses.
+    /// Adds on the host, to words that no other kernel uses.
     fn add_here(&self, data: &Buffer<u32>, add: u32, start: u64, end: u64) {
         let range = data.range(start..end);
         let mut grants = self.platform.acquire(HOST).read_write(&range).try_now().unwrap();
@@ -75,7 +77,7 @@ impl Fine {
     }
 }
 
-/// What the words are after somebody has added to those from `start` to `end`.
+/// Updates the expected words from `start` to `end` as one addition does.
 fn added(words: &mut [u32], add: u32, start: u64, end: u64) {
     let part = words[start as usize..end as usize].iter_mut();
     part.zip(start as u32..).for_each(|(word, index)| *word = word.wrapping_add(add).wrapping_add(index));
@@ -95,7 +97,7 @@ fn host_and_device_use_one_buffer_at_once_and_no_byte_moves() {
                 true => ((0, border), (border, WORDS)),
                 false => ((border, WORDS), (0, border)),
             };
-            // Nobody waits: both are granted while the other holds its words.
+            // Neither request waits: each is granted while the other holds its words.
             let flight = fine.begin(&data, turn, there.0, there.1);
             fine.add_here(&data, turn + 7, here.0, here.1);
             flight.wait().unwrap().release().unwrap();

@@ -1,5 +1,6 @@
-//! Random operations on main memory and memories that are bound to it or share its storage, every answer held against the
-//! reference model, as `tests/reference.rs` of the root package does with test arenas (I-2, I-10, I-11).
+//! Random operations on main memory and memories that are bound to it or share its storage, every answer held
+//! against the reference model, as `tests/reference.rs` of the root package does with test arenas (I-2, I-10,
+//! I-11).
 //!
 //! Without an OpenCL device those that need one say so and pass, unless `DML_EXPECT=opencl`.
 
@@ -25,7 +26,8 @@ fn sequence(least: usize, most: usize) -> impl Strategy<Value = (Vec<Make>, Vec<
     (buffers, vec(op(Mix::All), least..most))
 }
 
-/// Runs `cases` sequences, each on a platform of its own. They are worth it: requests are granted, wait, and are let in.
+/// Runs `cases` sequences, each on a platform of its own. They are worth it: requests are granted, wait, and
+/// are let in.
 #[track_caller]
 fn agrees(cases: u32, shipping: Shipping) {
     let config = ProptestConfig {

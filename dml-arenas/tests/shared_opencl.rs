@@ -108,8 +108,8 @@ impl Scene {
             let (start, end) = (KernelArg::U64(start), KernelArg::U64(end));
             let args = [KernelArg::Block(block), KernelArg::U32(value), start, end];
             let launch = Launch { offset: 0, items, local: 0 };
-            // SAFETY: the kernel touches the words that the grant names, and those alone; the grant is kept until its
-            // end.
+            // SAFETY: the kernel touches the words that the grant names, and those alone; the grant is kept
+            // until its end.
             unsafe { self.kernel.launch(&args, launch) }.unwrap()
         };
         grants.in_flight(run).wait().unwrap()

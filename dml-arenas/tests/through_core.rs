@@ -154,7 +154,7 @@ fn i24_storage_on_loan_is_not_given_back_and_outlives_its_buffer() {
     let buffer = platform.buffer_from(data.clone()).unwrap();
     let error = platform.acquire(GPU).read(&buffer).wait().unwrap_err();
     assert!(matches!(&error, AcquireError::ArenaContract { breach: Breach::StillLent, .. }), "{error}");
-    // Nobody gets bytes that somebody may still read, the application neither.
+    // No caller gets bytes that the arena may still read, not even the application that owns them.
     assert!(matches!(buffer.read().map(drop), Err(AcquireError::Wedged { .. })));
     assert!(matches!(buffer.into_vec(), Err(AcquireError::Wedged { .. })));
     drop(platform);

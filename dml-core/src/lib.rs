@@ -1,4 +1,5 @@
-//! The heart of DML: buffers whose contents may live in several memories, and access to them by acquire and release.
+//! The core of DML: buffers whose contents may live in several memories, and access to them by acquire and
+//! release.
 //!
 //! ```text
 //! request ─▶ state::plan ─▶ SyncPlan ─▶ engine (arenas) ─▶ state::commit ─▶ Grant ─▶ kernel ─▶ release ─▶ wake
@@ -6,33 +7,35 @@
 //! canonical order, FIFO queue
 //! ```
 //!
-//! A kernel on any device *acquires* a buffer, or a range of one, for reading, overwriting or both. The layer finds
-//! where the latest contents are, brings them to the memory of the kernel's device by the cheapest chain of copies,
-//! makes that memory accessible to the device, and keeps every conflicting kernel out until the grant is *released*.
+//! A kernel on any device *acquires* a buffer, or a range of one, for reading, overwriting or both. The layer
+//! finds where the latest contents are, brings them to the memory of the kernel's device by the cheapest
+//! chain of copies, makes that memory accessible to the device, and keeps every conflicting kernel out until
+//! the grant is *released*.
 //!
 //! # What it guarantees
 //! - A granted reader sees the latest committed contents of every byte, and they do not change under it.
-//! - A granted writer is alone on its bytes. Nobody sees them before it releases them.
-//! - A failed copy, a failed kernel or a lost device never makes wrong bytes valid; what is lost is reported, not
-//!   replaced.
-//! - Requests that wait are served first come, first served, without deadlock, whatever buffers they name in whatever
-//!   order.
+//! - A granted writer has exclusive access to its bytes. No other kernel sees them before the release.
+//! - A failed copy, a failed kernel or a lost device never makes wrong bytes valid; lost bytes are reported,
+//!   not replaced.
+//! - Waiting requests are served first come, first served. They never deadlock, whatever buffers they name,
+//!   in whatever order.
 //!
 //! # What it does not
-//! - It does not look inside kernels: one that writes outside its grant, or through a handle it has released, is on its
-//!   own.
+//! - It does not check kernels: if one writes outside its grant, or through a released handle, no guarantee
+//!   holds for these bytes.
 //! - It does not schedule: `dml-scheduler` does, through this crate's public interface.
-//! - It does not order kernels beyond mutual exclusion. Of two requests that conflict on a buffer, the one that was made first is
-//!   granted first. Requests on different buffers have no order.
+//! - It does not order kernels beyond mutual exclusion. Of two requests that conflict on a buffer, the one
+//!   that was made first is granted first. Requests on different buffers have no order.
 //!
 //! # Source
-//! Tushar Kumar et al., "Abstract Representation of Shared Data for Heterogeneous Computing"; where the paper is
-//! ambiguous or wrong, docs/spec.md of the project says what holds here and why.
+//! Tushar Kumar et al., "Abstract Representation of Shared Data for Heterogeneous Computing"; where the paper
+//! is ambiguous or wrong, docs/spec.md of the project says what holds here and why.
 
 #![deny(unsafe_code)]
 
-/// Begins a [`Span`](crate::spans::Span): `span!(INFO, "run", items = 3, policy = %policy)`. A field is `name = value` or
-/// `name = %value`, and is not computed without the feature `tracing`.
+/// Begins a [`Span`](crate::spans::Span): `span!(INFO, "run", items = 3, policy = %policy)`.
+///
+/// A field is `name = value` or `name = %value`, and is not computed without the feature `tracing`.
 #[cfg(feature = "tracing")]
 #[macro_export]
 macro_rules! span {
@@ -45,13 +48,14 @@ macro_rules! span {
     };
 }
 
-/// Begins a [`Span`](crate::spans::Span): `span!(INFO, "run", items = 3, policy = %policy)`. A field is `name = value` or
-/// `name = %value`, and is not computed without the feature `tracing`.
+/// Begins a [`Span`](crate::spans::Span): `span!(INFO, "run", items = 3, policy = %policy)`.
+///
+/// A field is `name = value` or `name = %value`, and is not computed without the feature `tracing`.
 #[cfg(not(feature = "tracing"))]
 #[macro_export]
 macro_rules! span {
     ($level:ident, $name:literal, $($field:ident = $(%)? $value:expr),* $(,)?) => {{
-        // What is never called computes nothing, and uses the values all the same.
+        // The closure is never called, so it computes nothing, but the values count as used.
         let _ = || ($(_ = &$value),*);
         $crate::spans::Span::none()
     }};
@@ -65,23 +69,24 @@ mod request;
 pub mod state;
 
 pub mod foreign {
-    //! Calls into code of others, which may panic: plug-ins, wakers, kernels, destructors.
+    //! Guards for calls into foreign code that may panic: plug-ins, wakers, kernels, destructors.
     //!
-    //! Whoever plugs into core or stands on it calls such code as well, and has to keep its panics from those who are not
-    //! to blame. This is what core itself uses.
+    //! Plug-ins, and crates built on core, call such code as well, and must contain its panics. Core itself
+    //! uses these guards.
 
     pub use crate::base::guard::{Quiet, guard, panic_text, quietly};
 }
 
 pub mod helpers {
-    //! Threads that help another one, and what that lends them.
+    //! Cached helper threads, and borrowed data lent to those that arrive in time.
 
     pub use crate::base::gate::Gate;
     pub use crate::base::helpers::Helpers;
 }
 
 pub mod spans {
-    //! Spans of the crate `tracing`, with the feature of that name: `acquire` and `transfer` of this crate, and what stands on it.
+    //! Spans of the crate `tracing`, enabled by the feature of that name. This crate has the spans `acquire`
+    //! and `transfer`; crates built on it add theirs.
 
     pub use crate::base::spans::Span;
     #[cfg(feature = "tracing")]
@@ -89,7 +94,7 @@ pub mod spans {
 }
 
 pub mod record {
-    //! What happened: counters that always run, and an event stream that runs when asked for.
+    //! Records of operations: counters that always run, and an event stream that runs on request.
 
     pub use crate::base::counters::{Counters, OPERATIONS, Operation, Transfer};
     pub use crate::platform::copies::{RecordedCopy, copies};
@@ -111,7 +116,7 @@ pub use base::range::Span;
 pub use base::sync;
 pub use buffer::RawBuffer;
 pub use buffer::error::{AcquireError, PoisonedEnd, Poisoner, Unattached, ViewError};
-/// Elements of buffers are any of its `Pod` types.
+/// Elements of buffers may be of any of its `Pod` types.
 pub use bytemuck;
 pub use memory::arena::{Arena, MapReport};
 pub use memory::block::{Block, BlockRef, ExternalBlock, NativeHandle, NewBlock};

@@ -1,7 +1,7 @@
 //! Runs the inputs of the fuzz targets, also for ordinary tests that replay their corpus.
 //!
-//! An input holds the random numbers that the generators of the property tests draw. So fuzzer and property tests share
-//! generators and oracles, and a test that replays an input needs no fuzzer.
+//! An input holds the random numbers that the generators of the property tests draw. So fuzzer and property
+//! tests share generators and oracles, and a test that replays an input needs no fuzzer.
 
 use crate::history::Audited;
 use crate::reference::{Armed, Mix, Shipping, World};
@@ -25,8 +25,8 @@ pub fn machine(bytes: &[u8]) -> u64 {
     ops.len() as u64
 }
 
-/// Drives a whole platform and compares it with the reference model. The first four bytes say whether one of its calls
-/// fails, which one, and how. Returns the number of operations that the input encodes.
+/// Drives a whole platform and compares it with the reference model. The first four bytes say whether one of
+/// its calls fails, which one, and how. Returns the number of operations that the input encodes.
 ///
 /// # Panics
 /// When the platform contradicts the model.
@@ -45,10 +45,10 @@ pub fn reference(bytes: &[u8]) -> u64 {
     ops.len() as u64
 }
 
-/// Drives memories that ship and compares them with the reference model. The first byte says [which](Shipping). Devices and
-/// workers are found once, and every input has a platform of its own on them. Workers run `program`, or this program if it
-/// calls `offload::hook`. Returns the number of operations that the input encodes, or zero if this machine does not have
-/// the memories.
+/// Drives memories that ship and compares them with the reference model. The first byte says
+/// [which](Shipping). Devices and workers are found once, and every input has a platform of its own on them.
+/// Workers run `program`, or this program if it calls `offload::hook`. Returns the number of operations that
+/// the input encodes, or zero if this machine does not have the memories.
 ///
 /// # Panics
 /// When the platform contradicts the model.
@@ -69,8 +69,8 @@ pub fn shipping(program: Option<&Path>, bytes: &[u8]) -> u64 {
     ops.len() as u64
 }
 
-/// Returns the fault that some bytes encode, and the number of the call that meets it; every second input has one.
-/// Panics are excluded: a fuzzer ends at the first panic, and must not report a scripted one.
+/// Returns the fault that some bytes encode, and the number of the call that meets it; every second input has
+/// one. Panics are excluded: a fuzzer ends at the first panic, and must not report a scripted one.
 fn armed([how, place, kind, n]: [u8; 4]) -> Option<(Armed, u64)> {
     let place = Place::Arena([MAIN_ARENA, GPU_ARENA][usize::from(place % 2)]);
     let transfers = [CallKind::CopyIn, CallKind::CopyOut, CallKind::Fill];

@@ -59,7 +59,7 @@ impl Completion for Ending {
         loop {
             match end.result.clone() {
                 Some(result) => return result,
-                // A test that has failed ends, though nobody ends its copies.
+                // A failed test ends even if it has not ended its copies.
                 None if std::thread::panicking() => return Ok(0),
                 None => end = self.0.ended.wait(end),
             }
@@ -121,7 +121,8 @@ pub fn held_star() -> (Audited, Arc<HeldCopies>) {
     (star_of([held.clone(), held.clone(), held.clone(), held.clone()]), held)
 }
 
-/// Builds main memory and two gpus. The mechanisms carry the copies from the first gpu, to it, to the second one, and from it, in this order.
+/// Builds main memory and two gpus. The mechanisms carry the copies from the first gpu, to it, to the second
+/// one, and from it, in this order.
 ///
 /// # Panics
 /// Never: the platform is sound.

@@ -3,8 +3,9 @@
 //! ```text
 //!   events of one buffer, in order ──▶ replay: valid-sets, last commits, grants, copies ──▶ what contradicts them
 //! ```
-//! The checker knows the events and the fixed facts of the platform (devices, possible bindings), and nothing of
-//! `BufferState`. It keeps the state of each byte separately, so it cannot repeat a mistake in range arithmetic.
+//! The checker knows the events and the fixed facts of the platform (devices, possible bindings), and nothing
+//! of `BufferState`. It keeps the state of each byte separately, so it cannot repeat a mistake in range
+//! arithmetic.
 
 use crate::arenas;
 use dml_core::state::Outcome;
@@ -24,7 +25,8 @@ pub fn assert_history(platform: &Platform, events: &[Event]) {
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// A platform whose whole history is checked when this value is dropped. Tests make their platforms through it.
+/// A platform whose whole history is checked when this value is dropped. Tests make their platforms through
+/// it.
 ///
 /// Declare it first in a test: it is then dropped last, after the buffers and grants. It dereferences to a
 /// [`Platform`]. A clone of that platform may outlive this value, but must grant nothing then.
@@ -368,7 +370,8 @@ impl<'a> Replay<'a> {
             let there = self.storage.contains_key(&arena);
             self.expect(there, || format!("{arena} has no storage"));
         }
-        // On the last hop into coherent storage, a refresh may report bytes that the previous hop already made valid.
+        // On the last hop into coherent storage, a refresh may report bytes that the previous hop already
+        // made valid.
         let coherent = from.is_some_and(|from| self.mirrors(from).contains(to));
         let already = !coherent && self.at(span).iter().any(|byte| byte.valid.contains(to));
         self.expect(!already, || format!("{to} is valid there already"));
@@ -409,7 +412,8 @@ impl<'a> Replay<'a> {
         if !self.lost.contains(copy.to) {
             let mirrors = self.mirrors(copy.to);
             self.change(copy.span, |byte| {
-                // Bytes lost on their way are not valid on arrival. Bytes read before their memory was lost are valid.
+                // Bytes lost on their way are not valid on arrival. Bytes read before their memory was lost
+                // are valid.
                 let lost = byte.poisoned && byte.valid.is_empty() && byte.contents == Contents::Defined;
                 if !lost {
                     byte.valid = byte.valid.union(mirrors);

@@ -1,7 +1,8 @@
 //! Kernels that run on test platforms, and questions that tests ask of their buffers.
 //!
-//! Kernels reach the bytes through the block of their grant and as the native device of the arena, so the arena detects
-//! a kernel without access. On a platform of other arenas than those of a rig, the arena copies for them.
+//! Kernels reach the bytes through the block of their grant and as the native device of the arena, so the
+//! arena detects a kernel without access. On a platform of other arenas than those of a rig, the arena copies
+//! for them.
 
 use crate::platforms::find_null;
 use dml_core::state::{BufferState, Status};

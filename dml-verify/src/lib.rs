@@ -1,5 +1,5 @@
-//! Checks DML with test platforms, generators and oracles. The tests, the fuzz targets and `cargo xtask` use this
-//! crate; no shipped crate depends on it.
+//! Checks DML with test platforms, generators and oracles. The tests, the fuzz targets and `cargo xtask` use
+//! this crate; no shipped crate depends on it.
 //!
 //! ```text
 //!   platforms   platforms of arenas that record, police, fail and stop on cue; named, and drawn at random

@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub enum Death {
     /// The device dies when the n-th call from now begins. That call fails.
     Before(u64),
-    /// The device dies while the work of the n-th call from now is under way. A call that starts no work fails.
+    /// The device dies while the work of the n-th call from now is under way. A call that starts no work
+    /// fails.
     During(u64),
 }
 

@@ -1,7 +1,8 @@
 //! Threads that use the same buffers in every way, and check the contents at each access.
 //!
-//! A *shadow* holds the latest contents of every byte. A writer changes the shadow of its bytes under the same grant; a
-//! reader compares. Only the grants order these accesses, so bytes differ where one request is granted too much.
+//! A *shadow* holds the latest contents of every byte. A writer changes the shadow of its bytes under the
+//! same grant; a reader compares. Only the grants order these accesses, so bytes differ where one request is
+//! granted too much.
 
 use crate::random::Random;
 use crate::{block_on, bytes, get, poll_once, put};
@@ -46,8 +47,8 @@ struct Shared {
     mix: Mix,
 }
 
-/// Runs threads on three buffers, one of which begins as zeros. All grants are released and all buffers dropped on
-/// return.
+/// Runs threads on three buffers, one of which begins as zeros. All grants are released and all buffers
+/// dropped on return.
 pub fn run(platform: &Platform, mix: Mix) -> Tally {
     let buffers: Vec<RawBuffer> = [false, true, false]
         .map(|zeroed| {

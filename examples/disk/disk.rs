@@ -1,4 +1,4 @@
-//! A disk as a memory: buffers are brought to a file without a name, and come back when they are used.
+//! A disk as a memory: buffers are spilled to an unnamed file, and copied back when they are used.
 
 use dml::arenas::kit::{Backend, Heap, HeapBlock, Worker, join_staged};
 use dml::arenas::{DiscoverError, DiscoverOptions};
@@ -15,9 +15,9 @@ use std::sync::{Arc, OnceLock};
 
 /// The name of the backend and of its only arena.
 pub(crate) const DISK: &str = "disk";
-/// A guess in the right order of magnitude, for a solid-state disk.
+/// Guessed speed of a solid-state disk, to the order of magnitude.
 const SPEED: LinkSpeed = LinkSpeed { latency_ns: 100_000, bytes_per_s: 1_000_000_000, remap_ns: 0 };
-/// The bytes of one call to the operating system.
+/// Maximum size of one read or write call, in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// The backend: adds the arena `disk`, with a file of `bytes` bytes in a folder.
@@ -54,7 +54,7 @@ impl Backend for Disk {
     }
 }
 
-/// Makes a file that only this process has. The operating system frees it when the process ends, however it ends.
+/// Creates a file without a name. The operating system frees it when the process ends, even by a crash.
 fn unnamed(folder: &Path) -> io::Result<File> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -73,7 +73,7 @@ pub(crate) struct DiskArena {
     worker: Worker,
 }
 
-/// The file, and the error that ended its use.
+/// The file, and the error that made it unusable.
 #[derive(Debug)]
 struct Spill {
     file: File,
@@ -82,9 +82,9 @@ struct Spill {
 }
 
 impl DiskArena {
-    /// Makes an arena of `bytes` bytes over an empty file.
+    /// Creates an arena of `bytes` bytes over an empty file.
     pub(crate) fn over(file: File, folder: &Path, bytes: u64) -> io::Result<Self> {
-        // What was never written reads as zeros, and takes no room on the disk.
+        // The file is sparse: bytes that were never written read as zeros and use no disk space.
         file.set_len(bytes)?;
         let spill = Spill { file, folder: folder.to_owned(), loss: OnceLock::new() };
         let description = format!("a file in {}", folder.display());
@@ -96,14 +96,14 @@ impl DiskArena {
         })
     }
 
-    /// Returns where bytes of a block lie in the file.
+    /// Returns the position of a block's bytes in the file.
     fn place(&self, block: &BlockRef, span: Span) -> Span {
         HeapBlock::place(block, &self.heap, span)
             .unwrap_or_else(|reason| panic!("core bug: {DISK}: {reason}"))
     }
 
-    /// Has the thread move bytes piece by piece. `act` gets the offset of a piece in the file and in the transfer, and a
-    /// buffer of its length. It owns the transfer, and drops it before the fence ends.
+    /// Moves bytes piece by piece on the worker thread. `act` gets the offset of a piece in the file and in
+    /// the transfer, and a buffer of its length. It owns the transfer, and is dropped before the fence ends.
     fn each_piece(
         &self,
         call: &'static str,
@@ -133,7 +133,7 @@ impl Spill {
         }
     }
 
-    /// Turns an error of the file into that of a transfer. All errors but a lack of room are for good.
+    /// Converts an error of the file into one of a transfer. Any error except a lack of space loses the disk.
     fn failed(&self, call: &'static str, error: &io::Error) -> TransferError {
         let message: Arc<str> = format!("{call} of a file in {}: {error}", self.folder.display()).into();
         let lacks_room = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::FileTooLarge];

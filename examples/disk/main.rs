@@ -1,4 +1,4 @@
-//! Spills a buffer to a disk, which is a memory without kernels, and gets it back by using it.
+//! Spills a buffer to a disk, which is a memory without kernels. The next use copies it back.
 //!
 //! ```text
 //! cargo run --release --example disk [MIB [FOLDER]]      64 MiB in the folder for temporary files by default
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mib: u64 = arguments.next().map_or(Ok(64), |mib| mib.parse())?;
     let folder = arguments.next().map_or_else(std::env::temp_dir, Into::into);
 
-    // The one line: a backend of this program beside those of DML.
+    // Adds this program's backend to those of DML.
     let options = DiscoverOptions::default().backend(Disk { folder, bytes: (mib << 20) + (1 << 20) });
     let platform = Platform::builder().discover_with(&options.only([DISK]))?.build()?;
     let (main, disk) = (platform.arena_named("main_mem")?, platform.arena_named(DISK)?);
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     words.iter_mut().enumerate().for_each(|(index, word)| *word = (index as u32).wrapping_mul(0x9E37_79B9));
     view.release()?;
 
-    // Out of main memory, which is free then.
+    // Spills the buffer and frees its storage in main memory.
     let all = Span::new(0, mib << 20);
     if let Begin::Plan(plan) = buffer.raw().snapshot().prefetch(platform.routes(), OwnerId(0), disk, all) {
         println!("to spill it, {plan:#}");
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let is_there = |arena| buffer.raw().snapshot().arena(arena).alloc != Alloc::Unallocated;
     println!("has storage: main memory {}, the disk {}", is_there(main), is_there(disk));
 
-    // Whoever uses it gets it back.
+    // The next reader copies it back.
     let view = buffer.read()?;
     let is_right = |(index, word): (usize, &u32)| *word == (index as u32).wrapping_mul(0x9E37_79B9);
     if !view.iter().enumerate().all(is_right) {

@@ -1,4 +1,4 @@
-//! Two simulated FPGA boards: the host reaches the first over its bus, and the second over a cable from the first alone.
+//! Two simulated FPGA boards. The host reaches the first over its bus, and the second only through the first.
 
 use dml::arenas::kit::{Backend, Heap, HeapBlock, Worker, join_both_ways, join_staged};
 use dml::arenas::{DiscoverError, DiscoverOptions};
@@ -58,7 +58,7 @@ impl Backend for Boards {
     }
 }
 
-/// The memory of one board. A thread takes the place of its engine, which does transfers and kernels in order.
+/// The memory of one board. A thread simulates its engine, which runs transfers and kernels in order.
 #[derive(Debug)]
 pub(crate) struct BoardArena {
     desc: ArenaDesc,
@@ -67,7 +67,7 @@ pub(crate) struct BoardArena {
     engine: Arc<Worker>,
 }
 
-/// What transfers and kernels work on.
+/// The state that transfers and kernels use.
 #[derive(Debug)]
 struct Card {
     name: Arc<str>,
@@ -76,7 +76,7 @@ struct Card {
 }
 
 impl Card {
-    /// Lets `act` work on some bytes of the memory.
+    /// Calls `act` with some bytes of the memory.
     fn with<R>(&self, place: Span, act: impl FnOnce(&mut [u8]) -> R) -> Result<R, TransferError> {
         if self.is_unplugged.load(Ordering::SeqCst) {
             return Err(TransferError::Lost { device: self.name.clone(), loss: UNPLUGGED.into() });
@@ -88,7 +88,7 @@ impl Card {
 const UNPLUGGED: &str = "it was unplugged";
 
 impl BoardArena {
-    /// Plugs a board in.
+    /// Creates a board with an empty memory.
     pub(crate) fn new(name: &str, native: DeviceId, bytes: u64) -> std::io::Result<Self> {
         let memory = Mutex::new(vec![0; bytes as usize]);
         let card = Card { name: name.into(), memory, is_unplugged: AtomicBool::new(false) };
@@ -100,7 +100,7 @@ impl BoardArena {
         })
     }
 
-    /// Unplugs the board, for good.
+    /// Unplugs the board. It is lost from now on.
     pub(crate) fn unplug(&self) {
         self.card.is_unplugged.store(true, Ordering::SeqCst);
     }
@@ -117,7 +117,7 @@ impl BoardArena {
         })
     }
 
-    /// Returns where bytes of a block lie in the board's memory.
+    /// Returns the position of a block's bytes in the board's memory.
     fn place(&self, block: &BlockRef, span: Span) -> Span {
         HeapBlock::place(block, &self.heap, span)
             .unwrap_or_else(|reason| panic!("core bug: {}: {reason}", self.desc.name))
@@ -175,7 +175,7 @@ impl Arena for BoardArena {
     }
 }
 
-/// The cable: the boards' engines copy from one memory to the other, and the host sees none of the bytes.
+/// The cable between the boards. Copies over it do not pass through the host.
 #[derive(Debug)]
 struct Cable;
 
@@ -198,7 +198,7 @@ impl CrossArena for Cable {
         Ok(engine.run(move || {
             let packets = from.with(source, |bytes| bytes.to_vec())?;
             to.with(target, |bytes| bytes.copy_from_slice(&packets))?;
-            // The job is used up before the fence ends.
+            // The job must be dropped before the fence ends.
             drop(job);
             Ok(span.len())
         }))

@@ -1,5 +1,5 @@
-//! A pipeline over two simulated FPGA boards. The host reaches the second one only through the first, and the planner
-//! finds the way.
+//! A pipeline over two simulated FPGA boards. The host reaches the second one only through the first, and the
+//! planner finds the path.
 //!
 //! ```text
 //! cargo run --release --example fpga [KIB]      1024 KiB by default
@@ -13,13 +13,13 @@ use dml::core::{OwnerId, Span};
 use dml::prelude::*;
 use std::error::Error;
 
-/// Returns the board that is a device.
+/// Returns the board of a device.
 fn board(platform: &Platform, device: DeviceId) -> Result<&BoardArena, Box<dyn Error>> {
     let home = platform.home(device).ok_or("every board has a memory")?;
     Ok(platform.arena(home).downcast_ref::<BoardArena>().ok_or("the device is no board")?)
 }
 
-/// Runs a kernel on the bytes of a buffer, on the board that is the device.
+/// Runs a kernel on the bytes of a buffer, on the device's board.
 fn run(
     platform: &Platform,
     device: DeviceId,
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let bytes_len = bytes.len();
     let buffer = platform.buffer_from(bytes)?;
 
-    // From main memory to the second board, by way of the first.
+    // From main memory to the second board, through the first.
     let (home, all) = (platform.home(far).ok_or("every board has a memory")?, Span::new(0, kib << 10));
     if let Begin::Plan(plan) = buffer.raw().snapshot().prefetch(platform.routes(), OwnerId(0), home, all) {
         println!("to reach the second board, {plan:#}");
@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     drop(view);
 
-    // A board that is gone takes nothing along that is valid elsewhere.
+    // Losing a board loses no bytes that are valid elsewhere.
     board(&platform, far)?.unplug();
     let refused = platform.acquire(far).read(&buffer.range(0..1)).wait().map(drop);
     println!("{}", refused.err().ok_or("nothing can be acquired on a board that is gone")?);

@@ -1,5 +1,5 @@
-//! The pure machine, every step of every plan an operation by itself, held against its invariants and against what the
-//! storages really hold.
+//! The pure machine, every step of every plan an operation by itself, held against its invariants and against
+//! what the storages really hold.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! The production engine over arenas that ship, bound pairs and sharing sets among them, held against the reference model.
-//! The program is its own workers.
+//! The production engine over arenas that ship, bound pairs and sharing sets among them, held against the
+//! reference model. The program is its own workers.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Every call of core into foreign code, driven both ways: it panics, and it calls back into core. No lock is held there, a
-//! panic is the failure of what was asked and of nothing else, and nothing is left behind.
+//! Every call of core into foreign code, driven both ways: it panics, and it calls back into core. No lock is
+//! held there, a panic is the failure of what was asked and of nothing else, and nothing is left behind.
 //!
 //! | foreign code | called by core in |
 //! |---|---|
@@ -14,7 +14,7 @@
 //! | `CrossArena::can_copy` | when a buffer is made: prices are asked for once |
 //! | `CrossArena::copy` | plans |
 //! | destructors of arenas and mechanisms | when the last of a platform goes, or a builder (`ends.rs`) |
-//! | `Waker::{wake, clone, drop}` | after a change that lets somebody in; polls (`wakers.rs`) |
+//! | `Waker::{wake, clone, drop}` | after a change that admits a request; polls (`wakers.rs`) |
 //! | `Region::{buffer, bytes}` | on the caller's own thread, before anything is asked |
 //! | `Variant`, `Footprint::Of`, `Hooks` | the scheduler's units (`kernels.rs`) |
 //! | `Launcher::check`, values computed for a package | when the launcher is added; the scheduler's units (`kernels.rs`) |
@@ -85,7 +85,8 @@ pub(crate) fn world(platform: Platform) -> World {
     World { platform, buffer, other }
 }
 
-/// Uses everything there is, whatever fails. What each step answers is its own affair; that it answers is not.
+/// Uses everything there is, whatever fails. What each step answers is its own affair; that it answers is
+/// not.
 pub(crate) fn use_it_all(platform: &Platform, buffer: &RawBuffer) {
     let host = |value: u8| -> Result<(), AcquireError> {
         let mut grants = platform.acquire(CPU).write(buffer).wait()?;
@@ -150,7 +151,7 @@ pub(crate) fn use_it_all(platform: &Platform, buffer: &RawBuffer) {
     let _ = buffer.prefetch(GPU, 0..10).wait();
 }
 
-/// Core as it was before: nobody holds anything, and the buffer ends.
+/// Checks that core is idle again: no request holds anything, and the buffer can be closed.
 pub(crate) fn is_sound(world: &World, what: &str) {
     let state = world.buffer.snapshot();
     assert!(state.is_idle(), "{what}: {state:#?}");
@@ -262,7 +263,7 @@ impl Region for Odd {
     }
 }
 
-/// It is asked on the caller's own thread, which has its panic. Nobody else hears of it.
+/// A region is called on the caller's own thread, which gets its panic. No other thread is affected.
 #[test]
 fn a_region_may_panic_and_call_back() {
     type Use = fn(&Platform, &mut Grants, &Odd);
@@ -311,7 +312,7 @@ fn a_region_may_panic_and_call_back() {
     }
 }
 
-/// A call that hangs keeps whoever needs its end, and nobody else.
+/// A call that hangs blocks the callers that need its end, and no others.
 #[test]
 fn a_call_that_hangs_keeps_those_alone_who_need_its_end() {
     for call in [Call::Alloc, Call::CopyIn, Call::LinkCopy, Call::FenceWait] {
@@ -334,7 +335,8 @@ fn a_call_that_hangs_keeps_those_alone_who_need_its_end() {
         while plan.met.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
         }
-        // Readers elsewhere go on; a writer says what it waits for; closing for a limited time says who is in the way.
+        // Readers elsewhere go on. A writer reports what it waits for, and a close with a timeout reports
+        // what is in the way.
         assert!(platform.acquire(CPU).read(&buffer).try_now().is_ok());
         let writer = platform.acquire(CPU).write(&buffer).wait_timeout(Duration::from_millis(20));
         assert!(writer.is_err_and(|error| error.is_busy()));

@@ -17,7 +17,8 @@ fn plain() -> Platform {
     platform(Join::Staged, &Plan::none(), Lie::None)
 }
 
-/// Only the call that asked for the application's vector takes it, whoever else closes the buffer.
+/// At most one of the calls that ask for the application's vector gets it, while another thread closes the
+/// buffer.
 #[test]
 fn of_those_who_end_a_buffer_one_gets_its_vector() {
     let platform = plain();
@@ -25,7 +26,7 @@ fn of_those_who_end_a_buffer_one_gets_its_vector() {
         let data = vec![round; 300];
         let address = data.as_ptr() as usize;
         let buffer = platform.buffer_from(data).unwrap();
-        // Somebody holds it, so that both wait for the same end.
+        // A held grant makes all three wait for the same end.
         let holder = platform.acquire(CPU).read(&buffer).wait().unwrap().hand_over();
         let start = Arc::new(Barrier::new(3));
         let taker = |buffer: Buffer<u32>, start: Arc<Barrier>| {
@@ -57,7 +58,8 @@ fn of_those_who_end_a_buffer_one_gets_its_vector() {
     }
 }
 
-/// As above, where the one who asks has read the buffer before the other closes it: then it always gets the vector.
+/// As above, where the one who asks has read the buffer before the other closes it: then it always gets the
+/// vector.
 #[test]
 fn who_has_begun_to_take_the_vector_gets_it() {
     let platform = plain();
@@ -101,7 +103,7 @@ fn a_forgotten_grant_is_found_and_does_not_hold_the_application() {
     let Err(error @ AcquireError::StillHeld { .. }) = &told else { panic!("{told:?}") };
     let text = error.to_string();
     assert!(text.contains("\"weights\"") && text.contains("ends.rs") && text.contains("10ms"), "{text}");
-    // It takes nobody any more, and says so.
+    // The buffer refuses requests as closed.
     assert!(matches!(buffer.read().map(drop), Err(AcquireError::Closed { .. })));
     assert!(buffer.raw().close_timeout(Duration::ZERO).is_err());
     // Without recording, everything but the place is known.
@@ -144,7 +146,7 @@ fn grants_that_another_thread_has_are_not_held_here() {
     assert!(matches!(ask(), Err(AcquireError::Timeout { .. })), "this thread holds nothing");
     give_back.send(()).unwrap();
     thread.join().unwrap();
-    // Handed over, they are nobody's.
+    // Grants that were handed over belong to no thread.
     let held = platform.acquire(CPU).read(&high).wait().unwrap().hand_over();
     assert!(matches!(ask(), Err(AcquireError::Timeout { .. })));
     drop((held, others));
@@ -182,7 +184,7 @@ fn an_empty_grant_holds_nothing() {
     let _empty = platform.acquire(CPU).write(&high.range(3..3)).wait().unwrap();
     let told = platform.acquire(CPU).read(&low).wait_timeout(Duration::ZERO).map(drop);
     assert!(matches!(told, Err(AcquireError::Timeout { .. })), "{told:?}");
-    // And an empty request waits for nobody, whoever waits.
+    // An empty request waits for no other request, not even behind a waiter.
     let mut waiting = std::future::IntoFuture::into_future(platform.acquire(CPU).write(&low));
     assert!(dml_verify::poll_once(&mut waiting).is_pending());
     assert!(platform.acquire(CPU).read(&low.range(2..2)).wait().is_ok());
@@ -252,8 +254,8 @@ fn errors_about_ranges_and_views_name_labels_and_elements() {
     named(&grants.slice::<u64>(&buffer).unwrap_err().to_string(), &["the host cannot see it"]);
 }
 
-/// An arena or a mechanism that panics as it goes disturbs nobody: not whoever drops the platform, not the next to go, and not a
-/// program that is panicking already.
+/// A panic in the destructor of an arena or a mechanism stops there. It reaches neither the thread that drops
+/// the platform, nor the next destructor, nor a program that is panicking already.
 #[test]
 fn an_arena_that_panics_as_it_goes_is_gone_all_the_same() {
     for (call, times) in [(Call::ArenaDrop, 1), (Call::LinkDrop, 2)] {
@@ -329,7 +331,8 @@ fn two_devices() -> PlatformBuilder {
     builder
 }
 
-/// The copy that core adds between two devices holds the mechanisms of both ways, to price it. They go one after the other.
+/// The copy that core adds between two devices holds the mechanisms of both ways, to price it. They go one
+/// after the other.
 #[test]
 fn two_mechanisms_that_panic_as_they_go_leave_the_process_alone() {
     let gone = Arc::new(AtomicUsize::new(0));
@@ -394,7 +397,7 @@ fn a_builder_survives_arenas_that_panic_as_they_go() {
     assert_eq!((gone.load(Ordering::SeqCst), builder.arenas().len()), (9, 0));
 }
 
-/// What a program forgets is its own loss: a view that nobody can reach any more costs a copy of the vector, not the vector.
+/// A forgotten view costs the program a copy of the vector, not the vector.
 #[test]
 fn a_forgotten_view_costs_a_copy() {
     let platform = plain();

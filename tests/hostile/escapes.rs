@@ -1,5 +1,6 @@
-//! Safe code around an honest arena, which tries to come by an access that core did not give. It answers with a block that is not
-//! new, keeps a transfer, names another buffer each time it is asked. And code that others call for it.
+//! Safe code around an honest arena, which tries to come by an access that core did not give. It answers with
+//! a block that is not new, keeps a transfer, names another buffer each time it is asked. And code that
+//! others call for it.
 
 use dml::arenas::MainMem;
 use dml::core::sync::{Arc, Mutex};
@@ -188,7 +189,8 @@ fn a_region_is_asked_once_for_its_buffer() {
     assert_eq!(grants.slice::<u8>(&second).unwrap(), [1; 64]);
 }
 
-/// An application's vector is not freed while an arena may still write to it; what is left is a leak. (A sanitizer sees more.)
+/// An application's vector is not freed while an arena may still write to it; what is left is a leak. (A
+/// sanitizer sees more.)
 #[test]
 fn storage_outlives_a_kept_transfer() {
     let wrap = Wrap::new(CPU, How::KeepsCopies);

@@ -115,7 +115,8 @@ fn a_kernel_survives_variants_that_panic_as_they_go() {
     assert!((1..).zip(&*data.read().unwrap()).all(|(expected, value)| expected == *value));
 }
 
-/// A variant has `&mut Grants`, and may put others in their place. What it puts there is rolled back, whatever it answers.
+/// A variant has `&mut Grants`, and may put others in their place. What it puts there is rolled back,
+/// whatever it answers.
 #[test]
 fn a_variant_that_exchanges_its_grants_fails() {
     let ways = ["keeps", "drops", "releases", "gives up"];
@@ -262,7 +263,8 @@ fn what_combines_partials_may_panic_and_call_back() {
     }
 }
 
-/// A launch that fails before it wrote anything leaves its in-place argument to the next unit, though no other copy is left.
+/// A launch that fails before it wrote anything leaves its in-place argument to the next unit, though no
+/// other copy is left.
 #[test]
 fn a_launch_that_did_not_start_spoils_nothing() {
     let platform = platform(Join::Staged, &Plan::none(), Lie::None);
@@ -307,7 +309,8 @@ fn a_launch_that_did_not_start_spoils_nothing() {
     assert!(matches!(only_here.read().map(drop), Err(AcquireError::Poisoned { restorable: false, .. })));
 }
 
-/// A footprint is asked before a launch, and once more after a failed one where the argument is to be restored.
+/// A footprint is asked before a launch, and once more after a failed one where the argument is to be
+/// restored.
 #[test]
 fn a_footprint_that_panics_or_lies_fails_its_packages_alone() {
     let ways = ["panics", "reaches out", "runs backwards"];

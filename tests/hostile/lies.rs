@@ -1,5 +1,5 @@
-//! One lie each. An arena can spoil the bytes it was trusted with; it cannot make core hand out what it must not, and what
-//! core can notice it reports, to whoever asked, as what it is.
+//! One lie each. An arena can spoil the bytes it was trusted with, but it cannot make core grant access that
+//! breaks a rule. Core reports every lie that it can notice to the caller, with its true cause.
 
 use crate::vault::{CPU, Call, Deed, GPU, Join, Lie, Plan, VAULT, failing, platform};
 use dml::arenas::kit::join_mapped;
@@ -36,7 +36,7 @@ fn there_and_back(platform: &Platform) -> (dml::RawBuffer, Result<Vec<u8>, Acqui
 enum Leads {
     /// An error that is its own, after which the buffer goes on.
     Error(fn(&AcquireError) -> bool),
-    /// A broken contract: the buffer serves nobody any more, and ends.
+    /// A broken contract: the buffer is wedged, and can still be closed.
     Breach(fn(&Breach) -> bool),
 }
 
@@ -107,14 +107,15 @@ fn every_lie_is_told_for_what_it_is() {
         assert!(buffer.snapshot().is_idle(), "{lie:?}");
         buffer.close_timeout(Duration::from_secs(10)).unwrap();
         drop(buffer);
-        // Storage that somebody may still touch is kept for ever, and no other.
+        // Storage that the arena may still touch is kept for ever, and no other.
         let is_kept = matches!(leads, Leads::Breach(is_it) if is_it(&Breach::StillLent));
         let has_storage = *lie != Lie::NoStorage;
         assert_eq!(freed.met.load(Ordering::SeqCst) > 0, has_storage && !is_kept, "{lie:?}");
     }
 }
 
-/// The arena is asked after every copy: those of a plan and those of a grant's own calls, and whether they failed or not.
+/// The arena is asked after every copy: those of a plan and those of a grant's own calls, and whether they
+/// failed or not.
 #[test]
 fn a_map_state_that_a_copy_changes_is_noticed_wherever_it_is_copied() {
     type Copies = fn(&mut Grants, &RawBuffer) -> Result<(), AcquireError>;
@@ -209,7 +210,8 @@ fn late() -> (Platform, Arc<Late>) {
     (builder.build().expect("a sound platform"), late)
 }
 
-/// Only a change that nobody asked for breaks the contract: not one that the host asked for while the arena was still looking.
+/// Only a map change that core did not request breaks the contract. A change that the host's request makes
+/// while `map_state` runs does not.
 #[test]
 fn a_map_change_that_somebody_asked_for_meanwhile_is_no_breach() {
     let (platform, late) = late();
@@ -230,7 +232,7 @@ fn a_map_change_that_somebody_asked_for_meanwhile_is_no_breach() {
         drop(reader);
         assert_eq!(buffer.snapshot().lifecycle(), Lifecycle::Open);
     }
-    // A change that nobody asked for is one after any number that somebody did.
+    // An unrequested change is noticed after any number of requested ones.
     let reader = platform.acquire(GPU).read(&buffer).wait().unwrap();
     *late.lie.lock() = Some(MapState::Unmapped);
     let told = reader.read_bytes(&buffer).map(drop);
@@ -256,7 +258,8 @@ fn a_fill_that_is_kept_breaks_the_contract() {
     buffer.close();
 }
 
-/// A fence that is forgotten has given its loan back here, for the copy was made at once: nothing is wrong with that.
+/// A fence that is forgotten has given its loan back here, for the copy was made at once: nothing is wrong
+/// with that.
 #[test]
 fn a_fence_that_is_forgotten_after_its_work_is_no_breach() {
     let (_, result) = there_and_back(&platform(Join::Staged, &Plan::none(), Lie::ForgetsFence));
@@ -353,7 +356,7 @@ fn host(how: How) -> Platform {
     builder.build().expect("a sound platform")
 }
 
-/// A safe arena cannot show one memory for two blocks, nor keep the right to write under somebody's view.
+/// A safe arena cannot show one memory for two blocks, nor keep write access to the bytes of a view.
 #[test]
 fn host_memory_of_safe_code_is_the_grants_alone() {
     let platform = host(How::Well);

@@ -136,7 +136,8 @@ fn a_prefetch_is_no_kernel() {
     }
 }
 
-/// The number of parts of one request, and of requests. What grows faster than they do shows as a test that takes minutes.
+/// The number of parts of one request, and of requests. What grows faster than they do shows as a test that
+/// takes minutes.
 const MANY: u64 = 100_000;
 
 #[test]
@@ -152,7 +153,8 @@ fn very_many_ranges_are_granted() {
     assert!(buffer.raw().snapshot().segments().count() as u64 >= 2 * MANY - 1);
 }
 
-/// Every second element is written, and the rest brought as zeros. Debug builds look at every segment after every copy.
+/// Every second element is written, and the rest brought as zeros. Debug builds look at every segment after
+/// every copy.
 #[test]
 fn very_many_segments_are_gathered() {
     const SEGMENTS: u64 = 4_000;
@@ -250,7 +252,8 @@ fn carry_out(routes: &dyn Routes, state: &mut BufferState, plan: SyncPlan) {
     }
 }
 
-/// One segment in each arena, and a link between any two. The searches for all segments look at each link about once.
+/// One segment in each arena, and a link between any two. The searches for all segments look at each link
+/// about once.
 #[test]
 fn a_gather_over_linked_arenas_looks_at_each_link_about_once() {
     const SEGMENT_BYTES: u64 = 64;

@@ -1,5 +1,5 @@
-//! Plug-ins of strangers: arenas, mechanisms, wakers, kernels and hooks that lie, panic, call back, hang, and keep what they
-//! were lent. All of it is safe code, so nothing here may make for undefined behaviour.
+//! Plug-ins of strangers: arenas, mechanisms, wakers, kernels and hooks that lie, panic, call back, hang, and
+//! keep what they were lent. All of it is safe code, so nothing here may make for undefined behaviour.
 //!
 //! | room | what is in it |
 //! |---|---|
@@ -11,12 +11,13 @@
 //! | `transactions.rs` | grants and kernels in flight that are dropped, forgotten, handed over |
 //! | `kernels.rs` | variants, footprints and hooks of the scheduler |
 //! | `escapes.rs` | safe code around an honest arena that tries to come by an access of its own |
-//! | `storage.rs` | blocks over somebody's storage that turn up elsewhere, or are kept |
-//! | `mappings.rs` | the memory of a block in the hands of those who wrap its arena |
+//! | `storage.rs` | blocks over the application's storage that turn up elsewhere, or are kept |
+//! | `mappings.rs` | the memory of a block in the hands of plug-ins that wrap its arena |
 //! | `ends.rs` | ends that two callers race for, and ways out |
 //! | `limits.rs` | sizes, counts and places at the edge |
 //!
-//! A new way is a line in a table: a [`Deed`](vault::Deed) at a [`Call`](vault::Call), or a lie with what it leads to.
+//! A new way is a line in a table: a [`Deed`](vault::Deed) at a [`Call`](vault::Call), or a lie with what it
+//! leads to.
 
 #![cfg(not(dml_loom))]
 #![forbid(unsafe_code)]

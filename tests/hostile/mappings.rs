@@ -1,5 +1,5 @@
-//! Safe code that comes by the memory of a block, from the report of a mapping. It may keep the memory and pass it on. It can
-//! neither look at it nor have core take it for another block's.
+//! Safe code that comes by the memory of a block, from the report of a mapping. It may keep the memory and
+//! pass it on. It can neither look at it nor have core take it for another block's.
 
 use dml::arenas::{MainMem, Null};
 use dml::core::state::MapState;
@@ -105,7 +105,7 @@ fn platform(thief: &Arc<Thief>) -> Platform {
     builder.build().unwrap()
 }
 
-/// Whoever comes by the memory of a block, in whatever way, cannot look at it.
+/// A plug-in that obtains the memory of a block, in whatever way, cannot access it.
 #[test]
 fn the_memory_of_a_block_is_for_core_alone() {
     for concurrency in [Concurrency::Exclusive, Concurrency::BimapFull] {

@@ -1,5 +1,5 @@
-//! Safe code that comes by a block over somebody's storage. It keeps the block, or answers something else with it; core would
-//! then copy into memory that somebody looks at, or that has gone.
+//! Safe code that obtains a block over existing storage. It keeps the block, or returns it for another
+//! request. Core would then copy into memory that has a view, or that was freed.
 
 use dml::arenas::{MainMem, Null};
 use dml::core::state::{Lifecycle, MapState};
@@ -29,7 +29,8 @@ enum How {
     Panics,
 }
 
-/// An honest arena in the hands of safe code, which answers whatever is asked next with the block that it has kept.
+/// An honest arena in the hands of safe code, which answers whatever is asked next with the block that it has
+/// kept.
 #[derive(Debug)]
 struct Keeper<A> {
     desc: ArenaDesc,
@@ -122,8 +123,8 @@ fn is_other<T>(told: Result<T, AcquireError>) -> bool {
     matches!(told, Err(AcquireError::Alloc { cause: AllocError::OtherStorage { .. }, .. }))
 }
 
-/// An arena keeps a block over the application's storage. The storage stays where it is, and the application gets another of the
-/// same contents. The block serves nobody, whatever it is the answer to.
+/// An arena keeps a block over the application's storage. The storage stays allocated, and the application
+/// gets a copy of its contents. Core refuses the block as the answer to any later call.
 #[test]
 fn a_block_over_other_storage_is_refused() {
     for how in [How::AnswersWithItsOwn, How::Declines, How::Panics] {
@@ -169,7 +170,8 @@ fn a_block_over_other_storage_is_refused() {
     }
 }
 
-/// A block bound to one buffer's storage serves no other buffer, and its own buffer's storage only if that was asked for.
+/// A block bound to one buffer's storage serves no other buffer, and its own buffer's storage only if that
+/// was asked for.
 #[test]
 fn a_block_bound_to_another_root_is_refused() {
     for how in [How::AnswersWithItsOwn, How::Declines, How::Panics] {
@@ -382,7 +384,7 @@ impl Arena for Slow {
     }
 }
 
-/// Whoever has begun to take the vector while a transfer of it is kept gets an error: the transfer may still touch it.
+/// `into_vec` fails if an arena keeps a transfer of the vector: the transfer may still touch it.
 #[test]
 fn a_vector_of_which_a_transfer_is_kept_is_not_given_back() {
     let ((begun, has_begun), (go, goes_on)) = (channel(), channel());

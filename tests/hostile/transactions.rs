@@ -1,5 +1,5 @@
-//! Grants and kernels in flight are transactions: what is not released commits nothing, and nobody is let in before what was
-//! launched has ended.
+//! Grants and kernels in flight are transactions: nothing is committed without a release, and no request is
+//! admitted before the launched work has ended.
 
 use crate::vault::{self, CPU, Call, Deed, GPU, Join, Lie, Plan, failing, platform};
 use dml::core::sync::Arc;
@@ -38,7 +38,7 @@ fn an_early_return_commits_nothing() {
     assert!(poisoned(&buffer), "what was half written is not read");
     buffer.raw().restore(0..200).unwrap();
     assert_eq!(*buffer.read().unwrap(), [7; 50]);
-    // Of a buffer that nobody wrote, nothing becomes readable.
+    // A buffer that was never written stays unreadable.
     let fresh = platform.buffer::<u32>(4).build().unwrap();
     let grants = platform.acquire(GPU).write(&fresh).wait().unwrap();
     let _ = grants.native(&fresh).unwrap();
@@ -91,7 +91,7 @@ fn a_cancelled_wait_beside_a_failing_kernel_commits_nothing() {
     assert!(poisoned(&buffer));
 }
 
-/// Who hears that a kernel has ended waits for it at once. Of some frameworks nobody hears it before.
+/// A wait does not block once `has_ended` returns true. Kernels of some frameworks can only be waited for.
 #[test]
 fn a_flight_that_has_ended_says_so() {
     let (platform, buffer) = sevens();
@@ -174,7 +174,7 @@ fn a_dropped_flight_waits_lets_nobody_in_and_commits_nothing() {
     drop(running);
     assert_eq!(work.waited.load(Ordering::SeqCst), 1);
     assert!(poisoned(&buffer));
-    // A fence that panics is a failed kernel, and nobody's panic.
+    // A fence that panics is a failed kernel, and the panic reaches no caller.
     for how in 0..3 {
         buffer.raw().restore(0..200).unwrap();
         let grants = platform.acquire(GPU).read_write(&buffer).wait().unwrap();
@@ -241,7 +241,7 @@ fn a_copy_of_no_bytes_writes_nothing() {
     assert_eq!((buffer.read().unwrap()[3], target.read().unwrap()[4]), (7, 1));
 }
 
-/// A transfer that was waited for is no launch: whoever drops its grants does not wait for what others launched.
+/// A transfer that was waited for is no launch: dropping its grants does not wait for launches of others.
 #[test]
 fn nobody_waits_for_the_end_of_launches_that_are_not_theirs() {
     let plan = Plan::always_at(Call::Tail, Deed::None);
@@ -268,7 +268,7 @@ fn nobody_waits_for_the_end_of_launches_that_are_not_theirs() {
     }
 }
 
-/// A transfer that failed may still be under way, so whoever drops its grants waits for the device.
+/// A transfer that failed may still be in flight, so dropping its grants waits for the device.
 #[test]
 fn the_end_of_a_transfer_that_failed_is_waited_for() {
     type Copies = fn(&mut Grants, &mut Grants, &[Buffer<u32>; 2]) -> Result<(), AcquireError>;
@@ -293,7 +293,7 @@ fn the_end_of_a_transfer_that_failed_is_waited_for() {
     }
 }
 
-/// The arena may write there whenever it likes, so nobody is let in at either end.
+/// The arena may write there at any time, so no request is admitted at either end.
 #[test]
 fn an_arena_that_keeps_what_it_copies_to_wedges_both_ends() {
     let platform = platform(Join::Staged, &Plan::none(), Lie::KeepsCopyOut);

@@ -118,7 +118,7 @@ pub(crate) enum Lie {
     ShortMapping,
     /// A map report names memory of which something is still lent.
     LentMapping,
-    /// A map report says that nobody was let in.
+    /// A map report says that the block is unmapped.
     NobodyMapped,
     /// A copy is said to have moved more than it was asked to.
     Overrun,

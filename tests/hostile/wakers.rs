@@ -1,4 +1,4 @@
-//! Wakers: foreign code that runs when somebody is let in, on the thread of whoever let them in.
+//! Wakers: foreign code that runs when a request is admitted, on the thread that admits it.
 
 use crate::vault::CPU;
 use dml::core::sync::Arc;
@@ -40,7 +40,7 @@ impl<F: Fn() + Send + Sync + 'static> Wake for Act<F> {
 
 impl<F> Drop for Act<F> {
     fn drop(&mut self) {
-        // The last reference of a broken waker breaks too, where it is dropped by somebody else.
+        // The last reference to a broken waker panics as well when it is dropped.
         if std::any::type_name::<F>().contains("breaks") && !std::thread::panicking() {
             std::panic::resume_unwind(Box::new("a waker's destructor"));
         }
@@ -51,7 +51,7 @@ fn poll(future: &mut AcquireFuture, waker: &Waker) -> Poll<Result<dml::core::Gra
     Pin::new(future).poll(&mut Context::from_waker(waker))
 }
 
-/// A release of two buffers commits both, whatever the wakers of those do who wait for the first.
+/// A release of two buffers commits both, whatever the wakers of the first buffer's waiters do.
 #[test]
 fn a_waker_that_panics_spoils_nobodys_commit() {
     let platform = host();
@@ -105,7 +105,7 @@ fn a_waker_may_acquire_what_its_release_has_given_up() {
     let [a, b] = buffers(&platform);
     let (there, low, high) = (platform.clone(), a.clone(), b.clone());
     watched("a waker that acquires", move || {
-        // Held by nobody's thread, so that the waker really has to ask in the wrong order.
+        // No thread holds `low`, so the waker really has to ask for it in the wrong order.
         let writer = there.acquire(CPU).write(&high).wait().unwrap();
         let reader = there.acquire(CPU).write(&low).wait().unwrap().hand_over();
         let (inner, first) = (there.clone(), low.clone());
@@ -119,7 +119,8 @@ fn a_waker_may_acquire_what_its_release_has_given_up() {
         let mut waiting = there.acquire(CPU).read(&high).into_future();
         assert!(poll(&mut waiting, &waker).is_pending());
         writer.release().unwrap();
-        // It had to wait, and the thread held nothing later: it is told that time was up, not that it could deadlock.
+        // It had to wait, and the thread held nothing later: it is told that time was up, not that it could
+        // deadlock.
         let heard = result.lock().take().expect("the waker was called");
         assert!(matches!(heard, Err(AcquireError::Timeout { .. })), "{heard:?}");
         drop(reader);

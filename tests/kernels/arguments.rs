@@ -20,7 +20,8 @@ const SUM_IN_CUDA: &str =
     if (nb > 1000) more[i] = 1;
 }";
 
-/// Sums of which one term has fewer elements, or none, and a buffer that has none at all. Later packages have an empty part of the term.
+/// Sums of which one term has fewer elements, or none, and a buffer that has none at all. Later packages have
+/// an empty part of the term.
 fn arguments_without_bytes_are_passed<L: Launcher + 'static>(
     (platform, device): &(Platform, DeviceId),
     launchers: impl Fn() -> Vec<(DeviceId, L)>,
@@ -104,7 +105,8 @@ fn a_worker_is_given_an_empty_view_for_an_argument_without_bytes() {
         let (platform, device) = platform_of(&options, "offload:0").expect("every machine has a worker");
         let empty = || platform.buffer::<f32>(0).build().unwrap();
         let (a, b, sum) = (empty(), empty(), empty());
-        // SAFETY: the scheduler keeps the grants until a run has ended, and the command's functions are safe Rust.
+        // SAFETY: the scheduler keeps the grants until a run has ended, and the command's functions are safe
+        // Rust.
         let launchers = unsafe { launch::offload(&platform, "vecadd") }.unwrap();
         let nothing = || Footprint::of(|_| 0..0);
         let argument = |buffer, access| Argument::part(buffer, access, nothing());

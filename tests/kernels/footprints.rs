@@ -244,7 +244,8 @@ fn a_reduction_may_depend_on_the_cut() {
     assert!(checked.packages >= 6 && checked.unseen_reads.is_empty(), "{checked:?}");
 }
 
-/// A scalar that was changed left the footprint as it was, and later packages read what they had not asked for.
+/// A scalar that was changed left the footprint as it was, and later packages read what they had not asked
+/// for.
 #[test]
 fn a_footprint_sees_the_scalars_of_its_run() {
     let Some((platform, device)) = opencl() else { return };
@@ -275,7 +276,7 @@ fn a_footprint_sees_the_scalars_of_its_run() {
     for radius in [1_u64, 5, 0, 60] {
         kernel.set_scalar(0, radius).unwrap();
         check_footprints(&platform, &kernel, ITEMS, device).unwrap();
-        // The device's copy is stale where nobody asks for it.
+        // The device's copy stays stale where no package asks for it.
         let mut values = input.write().unwrap();
         values.iter_mut().zip(0..).for_each(|(value, i)| *value = (i * 31 % 89) as f32 + radius as f32);
         values.release().unwrap();

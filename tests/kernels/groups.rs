@@ -6,8 +6,9 @@ use dml::core::{Launcher, Misfit};
 use dml::prelude::*;
 use dml::scheduler::RunError;
 
-/// Every work-item writes what it is told, along each dimension: its own number, its group's, how many groups and work-items there are,
-/// and where they begin. The last three are the linear number, the number of dimensions and the place in the group.
+/// Every work-item writes what it is told, along each dimension: its own number, its group's, how many groups
+/// and work-items there are, and where they begin. The last three are the linear number, the number of
+/// dimensions and the place in the group.
 const TELL: &str = "
     size_t number_of(uint d) { return get_group_id(d) * get_local_size(d) + get_local_id(d); }
     kernel void tell(global ulong *out, ulong width, ulong height, ulong end) {
@@ -262,7 +263,7 @@ fn a_kernel_that_asks_for_its_group_needs_a_size() {
     let built = unsafe { launch::opencl(&platform, &source(false), "tell", "") }.expect("it compiles");
     let shape = Shape { local: [0, 1, 1], ..SHAPES[0] };
     let refused = shape.kernel(&out).launchers(built).map(drop).unwrap_err();
-    let expected = "kernel tell on opencl:0 cannot run in groups of 0 work-items: its source may ask for a group, so groups need a size";
+    let expected = "kernel tell on opencl:0 cannot run in groups of 0 work-items: its source may query its work-group, so a work-group size is needed";
     assert_eq!(refused.to_string(), expected);
 }
 

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Each work-item writes its number, its group and the number of groups along each dimension, and the number of dimensions.
+/// Each work-item writes its number, its group and the number of groups along each dimension, and the number
+/// of dimensions.
 const TELL: &str = "
     kernel void tell(global ulong *out, ulong x, ulong y, ulong z) {
         size_t at[3] = {get_global_id(0), get_global_id(1), get_global_id(2)};
@@ -297,7 +298,7 @@ fn data_are_not_moved_for_a_kernel_that_is_as_fast_where_they_are() {
     let kernel = kernel.launchers(host.unwrap()).unwrap();
     let grants = platform.acquire(device).write(&data).wait().unwrap();
     grants.release().unwrap();
-    // Nothing is known of either, and the device has the data.
+    // Neither device is measured, and this one has the data.
     let report = coexecutor.collect_on(None).run(&kernel, data.len()).unwrap();
     assert_eq!(report.devices.iter().find(|of| of.items > 0).unwrap().device, device);
 }

@@ -1,7 +1,7 @@
 //! What the arenas that ship are made of: the thread of a worker, page locks, and pieces that are lent.
 //!
-//! Page locks and the pool are private to dml-arenas. Their source knows nothing of the rest of that crate, so it is
-//! compiled into the models as well.
+//! Page locks and the pool are private to dml-arenas. Their source knows nothing of the rest of that crate,
+//! so it is compiled into the models as well.
 
 #[path = "../../dml-arenas/src/main_mem/page_locks.rs"]
 mod page_locks;
@@ -18,7 +18,8 @@ use pool::Pool;
 use std::any::Any;
 use std::time::Duration;
 
-/// Counts changes. Nothing but the locks of others orders them and a look: without these loom lets a look find too few.
+/// Counts changes. Nothing but the locks of others orders them and a look: without these loom lets a look
+/// find too few.
 #[derive(Clone, Default)]
 struct Changes(Arc<AtomicU64>);
 

@@ -9,7 +9,7 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// A mechanism that leaves its copy to whoever calls [`Engine::serve`].
+/// A mechanism that leaves its copy to the thread that calls [`Engine::serve`].
 struct Engine {
     due: Mutex<Option<Due>>,
     arrived: Condvar,
@@ -129,7 +129,8 @@ fn l04_a_copy_that_ends_wakes_the_future_that_awaits_it() {
     });
 }
 
-/// Nobody wants the bytes any more, but they are on their way: a writer of their source waits for them all the same.
+/// The dropped request no longer needs the bytes, but their copy is in flight: a writer of the source waits
+/// for the copy all the same.
 #[test]
 fn i15_a_future_dropped_while_its_copy_runs_keeps_writers_off() {
     explore(|| {

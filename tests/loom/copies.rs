@@ -1,5 +1,5 @@
-//! The bytes between memories: copied once, beside those they may be beside, and given up without a trace (I-3, I-9,
-//! I-11, I-15, I-18, O-2).
+//! The bytes between memories: copied once, beside those they may be beside, and given up without a trace
+//! (I-3, I-9, I-11, I-15, I-18, O-2).
 
 use crate::rig::{
     ALL, AcquireError, BYTES, CPU, GPU, GPU2, LEFT, MAIN, Machine, RIGHT, Shared, VIDEO, builder,

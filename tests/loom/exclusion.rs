@@ -19,7 +19,8 @@ fn i01_two_writers_exclude_each_other() {
     });
 }
 
-/// The bytes that both want are written by one of them as a whole; loom sees the race where both write at once.
+/// The bytes that both want are written by one of them as a whole; loom sees the race where both write at
+/// once.
 #[test]
 fn i01_writers_whose_ranges_overlap_exclude_each_other() {
     explore_all(|| {
@@ -48,7 +49,7 @@ fn i02_no_update_of_two_devices_is_lost() {
     });
 }
 
-/// What a failed writer leaves is seen by nobody: who waits for it is told, and gets the version before back.
+/// No reader sees what a failed writer wrote: a waiter gets an error, and can restore the previous version.
 #[test]
 fn i02_who_waits_for_a_writer_that_fails_is_told() {
     explore_all(|| {
@@ -86,8 +87,8 @@ fn i04_a_reader_keeps_its_bytes_beside_a_writer() {
     });
 }
 
-/// The writer does not give up its bytes before the reader has gone: who waits is let in by the downgrade, or never. A
-/// view for writing is not to be had after it, for it would be a race.
+/// The writer keeps its bytes until the reader has gone: the waiting reader is admitted by the downgrade, or
+/// never. After the downgrade there is no view for writing, which would be a race.
 #[test]
 fn i04_a_downgraded_writer_lets_a_waiting_reader_in() {
     explore_all(|| {
@@ -152,7 +153,7 @@ fn i17_writers_of_disjoint_halves_both_count() {
     });
 }
 
-/// On one storage and one device: neither ever has to wait, for nobody is in its way.
+/// Writers of disjoint halves on one storage and one device do not conflict, so neither ever waits.
 #[test]
 fn i17_writers_of_disjoint_halves_of_one_arena_never_wait() {
     explore_all(|| {

@@ -8,10 +8,10 @@ use loom::thread::spawn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// What the leading thread has lent: helpers read it, and whoever leads writes to it before and after.
+/// The data that the leading thread lends. Helpers read it; the leading thread writes it before and after.
 ///
-/// A read that races panics in a helper, whose panics are for whoever opened the gate; once it is closed nobody hears them. So reads are counted before and
-/// after, in atomics that are no part of the model.
+/// A read that races panics in a helper. The thread that opened the gate gets a helper's panics, but they are
+/// lost once the gate is closed. So reads are counted before and after, in atomics outside the model.
 struct Lent {
     value: UnsafeCell<u32>,
     begun: AtomicUsize,
@@ -114,7 +114,8 @@ fn the_panic_of_a_helper_is_heard() {
     });
 }
 
-/// A thread that is about to be idle is called, or sent home, or a new one begins meanwhile. One whose task never comes would keep the model from its end.
+/// A thread that is about to be idle is called, or sent home, or a new one begins meanwhile. One whose task
+/// never comes would keep the model from its end.
 #[test]
 fn every_task_is_done_and_no_thread_is_left() {
     explore(|| {

@@ -36,7 +36,7 @@ fn i25_the_last_handle_and_the_last_grant_free_once() {
     });
 }
 
-/// Whoever asks is served or told; when `close` returns nobody uses the bytes and nothing is left of them.
+/// A request is granted or refused. When `close` returns, no thread uses the bytes and no storage is left.
 #[test]
 fn l06_close_beside_an_acquire_waits_for_it_or_refuses_it() {
     explore_all(|| {
@@ -59,7 +59,7 @@ fn l06_close_beside_an_acquire_waits_for_it_or_refuses_it() {
     });
 }
 
-/// One holds, one waits, one closes: the one who waits hears of it, the one who holds is waited for.
+/// One thread holds, one waits, one closes: the waiter is refused, and `close` waits for the holder.
 #[test]
 fn l06_close_refuses_who_waits_and_waits_for_who_holds() {
     explore(|| {
@@ -83,7 +83,7 @@ fn l06_close_refuses_who_waits_and_waits_for_who_holds() {
     });
 }
 
-/// A prefetch is nobody's grant, but its storage is in use until the bytes have arrived.
+/// A prefetch is no grant, but its storage is in use until the bytes have arrived.
 #[test]
 fn l06_close_waits_for_the_copy_of_a_prefetch() {
     explore_all(|| {
@@ -154,8 +154,8 @@ fn i05_free_beside_a_reader_is_refused_or_makes_room() {
     });
 }
 
-/// A device goes while its kernel is prepared, runs or ends: the kernel hears of it at one of these points, or had
-/// committed before. What the host committed is there either way.
+/// A device goes while its kernel is prepared, runs or ends: the kernel hears of it at one of these points,
+/// or had committed before. What the host committed is there either way.
 #[test]
 fn i02_a_device_lost_beside_its_kernel_takes_no_commit_of_the_hosts() {
     explore_all(|| {

@@ -3,7 +3,7 @@
 //! ```text
 //!   exclusion   views of the bytes: writers alone, readers together, commits seen whole
 //!   copies      the bytes between memories: made once, beside whom they may be, given up
-//!   queue       who waits for whom: several waiters, several buffers
+//!   queue       order of waiters: several waiters, several buffers
 //!   waiting     futures: polled, dropped, woken
 //!   awaited     copies that end in a thread of their own
 //!   helpers     threads of a kernel on the host: what they were lent, and who is waited for
@@ -12,12 +12,12 @@
 //!   shipping    main memory itself, and heaps
 //!   lifetime    storage and devices that go while others come
 //! ```
-//! The bytes themselves are in the models: every view, copy and kernel is an access that loom checks, so that two that
-//! nothing orders fail a model even where the values come out right. Reference counts are not: where they decide, the
-//! threads [meet](rig::Meeting) at a lock first.
+//! The bytes themselves are in the models: every view, copy and kernel is an access that loom checks, so that
+//! two that nothing orders fail a model even where the values come out right. Reference counts are not: where
+//! they decide, the threads [meet](rig::Meeting) at a lock first.
 //!
-//! Run with `cargo xtask loom`. Each test is a process of its own: a deadlock that loom finds ends the process. Each
-//! says on stderr how many interleavings there were.
+//! Run with `cargo xtask loom`. Each test is a process of its own: a deadlock that loom finds ends the
+//! process. Each says on stderr how many interleavings there were.
 
 #![cfg(dml_loom)]
 

@@ -1,9 +1,9 @@
-//! Who waits for whom, and that nobody does for ever (L-1 to L-4).
+//! The order of waiters, none of which waits for ever (L-1 to L-4).
 
 use crate::rig::{ALL, CPU, GPU, Machine, Shared, end_all, explore, explore_all, thread};
 
-/// Two that change the bytes and one that reads them, in every order of coming: each change builds on the one before,
-/// and each of the three is woken.
+/// Two that change the bytes and one that reads them, in every order of coming: each change builds on the one
+/// before, and each of the three is woken.
 #[test]
 fn l04_three_waiters_are_all_woken() {
     explore(|| {
@@ -19,7 +19,7 @@ fn l04_three_waiters_are_all_woken() {
     });
 }
 
-/// The three meet on two memories, so that those who wait are let in with copies to make.
+/// The three meet on two memories, so that waiters are admitted with copies to make.
 #[test]
 fn l04_three_waiters_on_two_devices_are_all_woken() {
     explore(|| {
@@ -64,7 +64,7 @@ fn l01_two_buffers_in_opposite_order_do_not_deadlock() {
     });
 }
 
-/// Three philosophers: each wants two of three buffers, and whoever waits for one holds another.
+/// Three philosophers: each wants two of three buffers, and a waiter for one holds another.
 #[test]
 fn l01_three_buffers_in_a_circle_do_not_deadlock() {
     explore(|| {

@@ -237,7 +237,7 @@ impl Shared {
         version
     }
 
-    /// Brings everything to a device, unless somebody is in the way; whether it did.
+    /// Brings all bytes to a device, unless a request is in the way. Returns whether it did.
     pub(crate) fn prefetch(&self, device: DeviceId) -> bool {
         match self.buffer.prefetch(device, ALL).wait() {
             Ok(()) => true,
@@ -292,7 +292,8 @@ pub(crate) fn end_all<const N: usize>(all: [Shared; N]) {
     machine.end();
 }
 
-/// A lock with nothing in it, taken by threads right before what loom does not see: it then tries them in every order.
+/// A lock with nothing in it, taken by threads right before what loom does not see: it then tries them in
+/// every order.
 #[derive(Clone, Default)]
 pub(crate) struct Meeting(Arc<Mutex<()>>);
 

@@ -45,8 +45,8 @@ fn waiting_writer(shared: &Shared, waker: &Waker) -> AcquireFuture {
     future
 }
 
-/// Somebody releases what all of them wait for; none of the three ways of waiting sleeps on. No deadline passes in a
-/// model: a timed wait has to be woken.
+/// A release wakes a timed wait and a future that wait for the same bytes. No deadline passes in a model: the
+/// timed wait has to be woken.
 #[test]
 fn l04_every_way_to_wait_is_woken() {
     explore(|| {
@@ -70,8 +70,8 @@ fn l04_every_way_to_wait_is_woken() {
     });
 }
 
-/// A future that moved from one task to another is woken through the waker it was last polled with: once, and never
-/// through the first one after that.
+/// A future that moved from one task to another is woken through the waker it was last polled with: once, and
+/// never through the first one after that.
 #[test]
 fn l04_a_future_polled_from_two_places_wakes_the_last() {
     explore_all(|| {
@@ -129,7 +129,7 @@ fn i15_a_future_dropped_with_a_plan_in_hand_gives_it_up() {
     });
 }
 
-/// The reader waits only because a writer came first: when that one gives up, nobody else will let the reader in.
+/// The reader waits only because a writer came first: when that writer gives up, it has to admit the reader.
 #[test]
 fn l03_a_waiter_who_gives_up_lets_in_those_behind() {
     explore_all(|| {

@@ -1,4 +1,5 @@
-//! Ends that are noticed when another package has been prepared: what a device took for such a package nobody knows.
+//! Ends that are noticed only after another package was prepared: the computing time of such a package is
+//! unknown.
 
 use crate::{GPU, ITEMS, Turns, Work, ended, platform_priced};
 use dml::core::sync::Arc;
@@ -7,7 +8,8 @@ use dml::prelude::*;
 use dml::scheduler::Knowledge;
 use dml_verify::watched;
 
-/// Which packages of a run were noticed late. `ends` makes the fence of each by its number, from how many are launched.
+/// Which packages of a run were noticed late. `ends` makes the fence of each by its number, from how many are
+/// launched.
 fn noticed_late(
     coexecutor: fn(&Platform) -> Coexecutor,
     ends: impl Fn(&Arc<Turns>, u64) -> Fence + Send + Sync + 'static,
@@ -43,12 +45,13 @@ fn what_has_ended_while_another_package_was_prepared_was_noticed_late() {
         _ => Fence::done(0),
     });
     assert_eq!(in_turns, [[true, false]; 5].concat());
-    // Nobody can be asked. Each wait ends at once, if this thread is not interrupted just then.
+    // These fences cannot be queried. Each wait ends at once, unless this thread is interrupted just then.
     let waits = of_two(|_, _| Fence::running(|| Ok(0)));
     assert!(waits.contains(&true) && !waits[9], "{waits:?}");
 }
 
-/// Of three packages under way the second one has begun as soon as the first one had ended, while the third one was prepared.
+/// Of three packages under way the second one has begun as soon as the first one had ended, while the third
+/// one was prepared.
 #[test]
 fn what_begins_while_another_package_is_prepared_was_noticed_late() {
     let of_three = |platform: &Platform| {
@@ -56,7 +59,7 @@ fn what_begins_while_another_package_is_prepared_was_noticed_late() {
         Coexecutor::new(platform).knowledge(&Knowledge::new())
     };
     let told = noticed_late(of_three, |launched, number| match number {
-        // It has ended when all three are under way, and nobody else ends.
+        // This package ends when all three are in flight, and no other package ends.
         0 => ended(launched, 3),
         _ => ended(launched, 100),
     });

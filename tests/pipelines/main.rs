@@ -160,7 +160,8 @@ fn run_in_ten(work: Work, done: Arc<Turns>) -> Work {
     run.join()
 }
 
-/// The turns of every package of the GPU come one after the other, and the report's sums are those of its packages.
+/// The turns of every package of the GPU come one after the other, and the report's sums are those of its
+/// packages.
 fn assert_in_order(report: &Report) {
     for record in &report.packages {
         let turns = [record.start, record.begun, record.computed, record.end];
@@ -206,7 +207,8 @@ fn results_are_brought_while_the_next_package_is_computed() {
     run_in_ten(work, done).assert_computed();
 }
 
-/// Work that has ended when so many packages are launched, which its fence says when it is asked. A wait for other work takes a millisecond.
+/// Work that has ended when so many packages are launched, which its fence says when it is asked. A wait for
+/// other work takes a millisecond.
 struct Ended(Arc<Turns>, u64);
 
 impl Completion for Ended {
@@ -266,7 +268,8 @@ struct Brings(Arc<Turns>);
 
 impl Hooks for Brings {
     fn package_done(&self, package: &Package, _: DeviceId) {
-        // When a package is done, the two behind it are launched. The one after them is not before the unit has gone on.
+        // When a package is done, the two behind it are launched. The one after them is not before the unit
+        // has gone on.
         self.0.wait_for((package.index() + 4).min(10));
     }
 }
@@ -290,8 +293,8 @@ fn the_next_package_is_launched_while_results_are_brought() {
 /// What the reader reads, once it is made.
 type Place = Arc<Mutex<Option<(Platform, Buffer<u32>)>>>;
 
-/// Whoever holds a package in flight must not wait for anybody: here the reader waits for the first package, and the second
-/// one would wait behind the reader.
+/// A unit with a package in flight must not wait for a buffer: here the reader waits for the first package,
+/// and the second one would wait behind the reader.
 #[test]
 fn a_reader_of_everything_comes_between_two_packages_in_flight() {
     let reader: Arc<Mutex<Option<std::thread::JoinHandle<bool>>>> = Arc::default();
@@ -304,7 +307,8 @@ fn a_reader_of_everything_comes_between_two_packages_in_flight() {
             let begins = begun.clone();
             let thread = std::thread::spawn(move || {
                 begins.add();
-                // What no package has computed yet cannot be read, and a lost place in the queue would not be noticed.
+                // What no package has computed yet cannot be read, and a lost place in the queue would not be
+                // noticed.
                 platform.acquire(CPU).read_write(&target).wait().map(Grants::release).is_ok()
             });
             begun.wait_for(1);
@@ -492,7 +496,8 @@ fn a_run_teaches_how_fast_its_device_is() {
     }
 }
 
-/// Where a device finds the bytes in storage that it shares, it computes at another speed than where they are brought.
+/// Where a device finds the bytes in storage that it shares, it computes at another speed than where they are
+/// brought.
 #[test]
 fn a_device_that_uses_buffers_in_place_is_known_as_another_one() {
     let bind = |builder: &mut PlatformBuilder, video| {
@@ -537,7 +542,8 @@ fn the_host_begins_a_run_of_which_nothing_is_known_and_others_are_called_up() {
             turns.add();
             return Ok(Fence::done(0));
         }
-        // A run of which one package takes so long is long enough for the other one, which is called up meanwhile.
+        // A run of which one package takes so long is long enough for the other one, which is called up
+        // meanwhile.
         assert!(number > 0 || *turns.count.lock() == 0, "the host begins");
         turns.wait_for(1);
         Ok(Fence::done(0))
@@ -564,8 +570,8 @@ impl Hooks for BringsTheFirst {
     }
 }
 
-/// Nobody knows how fast it is, so it has one package at a time. But what a package shows is known when it ends, and not only when its
-/// results have arrived.
+/// The unit's speed is unknown, so it has one package at a time. But a package's time is known when the
+/// package ends, and not only when its results have arrived.
 #[test]
 fn a_unit_of_which_nothing_is_known_goes_on_while_its_results_are_brought() {
     let launched = Arc::new(Turns::default());
@@ -617,7 +623,7 @@ fn who_opens_a_run_has_its_devices_threads() {
     }
 }
 
-/// The report says of everybody who got nothing why that is, also where nobody decided it before the run.
+/// The report gives a reason for every device that got no work, even if none was decided before the run.
 #[test]
 fn who_is_never_called_up_is_told_as_left_out() {
     // Its results would travel for seconds.
@@ -630,7 +636,8 @@ fn who_is_never_called_up_is_told_as_left_out() {
     assert_eq!(report.balance(), 1.0, "who was left out does not count");
 }
 
-/// Who was called up and came too late for any package is left out, and nothing else. It does not count for the balance.
+/// Who was called up and came too late for any package is left out, and nothing else. It does not count for
+/// the balance.
 #[test]
 fn who_comes_too_late_is_told_as_left_out() {
     struct Late(Arc<Turns>);

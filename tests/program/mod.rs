@@ -12,8 +12,8 @@ pub(crate) fn folder(test: &str) -> PathBuf {
     folder
 }
 
-/// The command in a folder, with a cache of its own there: a test neither finds nor leaves measured speeds elsewhere. Kernels that
-/// OpenCL has compiled once serve all tests.
+/// The command in a folder, with a cache of its own there: a test neither finds nor leaves measured speeds
+/// elsewhere. Kernels that OpenCL has compiled once serve all tests.
 pub(crate) fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dml"));
     command.current_dir(folder).env("XDG_CACHE_HOME", folder.join("cache")).args(arguments);

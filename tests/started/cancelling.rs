@@ -99,7 +99,8 @@ fn after_a_cancellation_nothing_is_launched_and_what_was_launched_is_computed() 
     }
 }
 
-/// The host begins a run of which nothing is known. Whoever it would have called up, or who would have to finish it, stays out.
+/// The host begins a run of an unmeasured kernel. The devices that it would have called up, or that would
+/// have to finish the run, stay out.
 #[test]
 fn a_cancelled_run_starts_nobody_who_was_left_out() {
     let run = watched("a run that is cancelled in its opening", || {
@@ -127,7 +128,8 @@ fn a_cancelled_run_starts_nobody_who_was_left_out() {
     run.join();
 }
 
-/// A unit that waits for a buffer hears of the cancellation, whoever has the buffer, and so does one that waits for work to come back.
+/// A unit that waits for a buffer notices the cancellation, whichever thread holds the buffer. So does a unit
+/// that waits for work to come back.
 #[test]
 fn a_cancelled_run_gives_up_what_it_waits_for() {
     // The unit that waits may have a second package, which it has not begun.
@@ -252,7 +254,8 @@ fn a_reduction_that_waits_for_its_result_is_given_up_and_the_result_keeps_its_co
     }
 }
 
-/// A kernel that fails and a device that is lost while the run is cancelled: nothing is tried again, and what was lost is counted.
+/// A kernel that fails and a device that is lost while the run is cancelled: nothing is tried again, and what
+/// was lost is counted.
 #[test]
 fn a_failure_in_a_cancelled_run_is_told_and_nothing_is_tried_again() {
     for dies in [false, true] {

@@ -294,7 +294,7 @@ fn a_hook_that_panics_is_heard_once_by_who_waits() {
             assert!(text.downcast_ref::<&str>().is_some_and(|text| text.contains("a hook's own fault")));
             assert!(running.wait().is_ok());
             work.assert_computed();
-            // Nobody is left to hear it where the handle goes.
+            // Once the handle is dropped, no waiter is left to get the panic.
             let hooks = Panics(AtomicBool::new(false));
             let running = work.coexecutor().start_with(&work.kernel, ITEMS, hooks).unwrap();
             until(|| running.is_ended());

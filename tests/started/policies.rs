@@ -106,7 +106,7 @@ fn a_unit_that_does_not_begin_is_called_up_or_left_out() {
     }
 }
 
-/// Nobody begins, and nobody is called up: the work is done all the same.
+/// No unit begins, and none is called up: the work is done all the same.
 #[derive(Debug)]
 struct Nobody;
 

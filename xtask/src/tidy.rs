@@ -4,7 +4,8 @@
 //! files of the repository --> SourceFile (code, strings and comments apart) --> rules     --.
 //!                         --> the same, and the names of all tests          --> contracts --+
 //!                         --> Cargo.toml                                    --> manifests --+--> violations
-//!                         --> *.md                                          --> links     --'
+//!                         --> *.md                                          --> links     --+
+//! comments and documents  -----------------------------------------------------> prose     --'
 //! ```
 //!
 //! 1. `unsafe` appears only in `dml-arenas`, in four files of `dml-core`, and where kernels are launched on
@@ -15,6 +16,7 @@
 //!    `dml-core` and `dml-scheduler` import only from earlier rooms.
 //! 5. No file is too long, no placeholder is left, crates inherit the workspace's lints, and no link is dead.
 //! 6. Every numbered obligation of a public trait names an existing test.
+//! 7. Lines of prose have at most 110 columns, and use no paraphrase of a list.
 //!
 //! The rules check text, not semantics: they catch mistakes, not deliberate evasion.
 
@@ -22,6 +24,7 @@ mod contracts;
 mod links;
 mod manifests;
 mod paths;
+mod prose;
 mod rules;
 mod source;
 
@@ -90,10 +93,13 @@ fn violations_of(root: &Path) -> io::Result<Vec<Violation>> {
         if path.ends_with(".rs") {
             let source = SourceFile::new(&path, &read()?);
             violations.extend(rules::check(&source));
+            violations.extend(prose::check_source(&source));
             tests.extend(contracts::tests_of(&source));
             sources.push(source);
         } else if path.ends_with(".md") {
-            violations.extend(links::check(&path, &read()?, &|target| root.join(target).exists()));
+            let text = read()?;
+            violations.extend(links::check(&path, &text, &|target| root.join(target).exists()));
+            violations.extend(prose::check_document(&path, &text));
         }
     }
     violations.extend(sources.iter().flat_map(|source| contracts::check(source, &tests)));

@@ -1,4 +1,5 @@
-//! The worker for programs that are not their own: it has no functions but those of the libraries it is told to load.
+//! The worker for programs that do not call `offload::hook`. It has only the functions of the libraries that
+//! it loads.
 
 fn main() {
     #[cfg(target_os = "linux")]

@@ -9,7 +9,8 @@
 //!
 //! 1. Nothing here measures, and only [`Calibration::store`] writes.
 //! 2. A reader sees a whole file or none, because a file is written under another name and then renamed.
-//! 3. Figures are used only if everything they depend on is as it was: the machine for the file, the two ends for a link.
+//! 3. Figures are used only if everything that they depend on is unchanged: the machine for the file, the two
+//!    ends for a link.
 
 use super::Measured;
 use super::fingerprint::{CalibratedLink, LinkEnd, MachineFingerprint};
@@ -25,11 +26,11 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
-/// The version of the file's format. Files of other versions are ignored.
+/// Version of the file's format. Files of other versions are ignored.
 pub const FORMAT: u32 = 1;
-/// The size above which a file is ignored, in bytes.
+/// Maximum size of a file that is read, in bytes.
 const LARGEST_FILE_BYTES: u64 = 4 << 20;
-/// The number of links that a file keeps. Those measured longest ago are dropped first.
+/// Maximum number of links that a file keeps. The oldest measurements are dropped first.
 const MOST_LINKS: usize = 1024;
 
 /// Measured figures of the links of one machine.
@@ -54,15 +55,15 @@ pub struct Calibration {
     links: Vec<CalibratedLink>,
 }
 
-/// Which figures discovery prices links by.
+/// The figures by which discovery prices links.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum CalibrationSource {
     /// Guesses that are the same on every machine. Plans then depend on the platform alone.
     #[default]
     Guesses,
-    /// The figures in the user's cache folder, see [`Calibration::cache_file`]. Where there is no file, links are priced
-    /// by guesses; where one is ignored, the platform's list of what is unavailable says why.
+    /// The figures in the user's cache folder, see [`Calibration::cache_file`]. Without a file, links are
+    /// priced by guesses. If a file is ignored, the platform's list of what is unavailable has the reason.
     UserCache,
     /// The figures in this file, as for [`CalibrationSource::UserCache`].
     File(PathBuf),
@@ -70,7 +71,7 @@ pub enum CalibrationSource {
     Figures(Calibration),
 }
 
-/// Why cached figures cannot be used or kept.
+/// Why cached figures cannot be used or stored.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CacheError {
@@ -84,7 +85,7 @@ pub enum CacheError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The operating system's error.
         reason: String,
     },
     /// The file holds no figures, or impossible ones.
@@ -118,7 +119,7 @@ pub enum CacheError {
     Unwritable {
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The operating system's error.
         reason: String,
     },
 }
@@ -130,8 +131,8 @@ struct Header {
 }
 
 impl Calibration {
-    /// Makes a calibration of what was measured on this platform. Links that could not be measured are left out, and so
-    /// are figures of arenas that the platform does not have.
+    /// Creates a calibration from measurements of this platform. Links that could not be measured are left
+    /// out, and so are figures of arenas that the platform does not have.
     #[must_use]
     pub fn of(platform: &Platform, measured: &[Measured]) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -154,8 +155,8 @@ impl Calibration {
         Self { format: FORMAT, machine: MachineFingerprint::here(), links }
     }
 
-    /// Returns the file that keeps this machine's figures: `dml/links-<digest>.json` in `$XDG_CACHE_HOME`, or in
-    /// `.cache` of the home folder.
+    /// Returns the file that keeps this machine's figures: `dml/links-<digest>.json` in `$XDG_CACHE_HOME`, or
+    /// in `.cache` of the home folder.
     ///
     /// # Errors
     /// [`CacheError::NoFolder`] if there is neither.
@@ -164,12 +165,13 @@ impl Calibration {
         Ok(folder.join(format!("links-{}.json", MachineFingerprint::here().digest())))
     }
 
-    /// Reads the figures of this machine from a file. `None` if there is no file.
+    /// Reads the figures of this machine from a file; `None` if there is no file.
     ///
     /// # Errors
     /// - [`CacheError::Unreadable`] if the file cannot be read.
     /// - [`CacheError::Malformed`] if it is damaged, has more than 4 MiB, or contains impossible figures.
-    /// - [`CacheError::OtherFormat`] and [`CacheError::OtherMachine`] if its figures are not for us.
+    /// - [`CacheError::OtherFormat`] if it has another format.
+    /// - [`CacheError::OtherMachine`] if it was measured on another machine.
     pub fn load(path: &Path) -> Result<Option<Self>, CacheError> {
         let Some(bytes) = read(path)? else { return Ok(None) };
         let malformed = |error: serde_json::Error| CacheError::Malformed {
@@ -189,18 +191,19 @@ impl Calibration {
         Ok(Some(calibration))
     }
 
-    /// Writes the figures to a file, whose folder is created if it is missing. Links that an older valid file has and
-    /// that were not measured now are kept. Of two writers at once, one may lose what the other had added.
+    /// Writes the figures to a file, and creates its folder if that is missing. Links of an older valid file
+    /// that were not measured now are kept. Of two concurrent writers, one may lose the links that the other
+    /// added.
     ///
     /// # Errors
-    /// [`CacheError::Unwritable`]. An older file is then as it was.
+    /// [`CacheError::Unwritable`]. An older file is then unchanged.
     pub fn store(&self, path: &Path) -> Result<(), CacheError> {
         let mut all = self.clone();
         if let Ok(Some(older)) = Self::load(path) {
             let is_new = |old: &CalibratedLink| self.figures(&old.from, &old.to, &old.mechanism).is_some();
             all.links.extend(older.links.into_iter().filter(|old| !is_new(old)));
         }
-        // A stable order: among links of one moment, those of this measurement come first.
+        // The sort is stable: among links measured in the same second, those of this measurement come first.
         all.links.sort_by_key(|link| std::cmp::Reverse(link.measured_unix_s));
         all.links.truncate(MOST_LINKS);
         let unwritable =
@@ -232,10 +235,11 @@ impl Calibration {
         self.figures(&end(from)?, &end(to)?, platform.cross_arena(link).name())
     }
 
-    /// Prices the links of a platform that is being built by these figures. Links that were not measured keep their
-    /// prices. Returns the number of links that were measured.
+    /// Prices the links of a platform under construction by these figures, and returns the number of measured
+    /// links. Links that were not measured keep their prices.
     ///
-    /// The links that [`PlatformBuilder::build`] adds itself are priced by the sum of the links to the host and from it.
+    /// The links that [`PlatformBuilder::build`] adds itself are priced by the sum of the links to the host
+    /// and from it.
     pub fn price(&self, builder: &mut PlatformBuilder) -> usize {
         let (devices, descs) = (builder.devices().to_vec(), builder.descs().to_vec());
         let mut priced = 0;
@@ -251,8 +255,8 @@ impl Calibration {
         priced
     }
 
-    /// Returns the devices that were measured, but not as they are now: another model, driver or number of units. Each
-    /// is a sentence.
+    /// Returns a sentence for each measured device that has changed: its model, driver or number of units
+    /// differs.
     #[must_use]
     pub fn changed_devices(&self, devices: &[DeviceDesc], arenas: &[ArenaDesc]) -> Vec<String> {
         let changed = arenas.iter().filter_map(|arena| {
@@ -262,7 +266,7 @@ impl Calibration {
             let (name, is, was) = (&end.device.name, &end.device, &measured.first()?.device);
             let is_known = measured.contains(&&end);
             (!is_known)
-                .then(|| format!("the speeds of {name} are guesses: measured was {was}, there is {is}"))
+                .then(|| format!("the speeds of {name} are guesses: measured as {was}, it is now {is}"))
         });
         changed.collect()
     }
@@ -286,7 +290,7 @@ impl Calibration {
 }
 
 impl CalibrationSource {
-    /// Prices the links of a platform that is being built. Returns what was ignored, and why.
+    /// Prices the links of a platform under construction. Returns why figures were ignored.
     pub(crate) fn price(&self, builder: &mut PlatformBuilder) -> Vec<String> {
         let loaded = match self {
             Self::Guesses => return Vec::new(),
@@ -305,7 +309,7 @@ impl CalibrationSource {
     }
 }
 
-/// Reads a file of a reasonable size. `None` if there is no file.
+/// Reads a file of at most [`LARGEST_FILE_BYTES`]; `None` if there is no file.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, CacheError> {
     let (of, reason) = match files::read(path, Source::File, LARGEST_FILE_BYTES) {
         Ok(bytes) => return Ok(Some(bytes)),
@@ -319,7 +323,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, CacheError> {
     })
 }
 
-/// Replaces a file in one step: other processes see the old contents or the new ones.
+/// Replaces a file atomically: other processes see the old contents or the new ones.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
     files::write(path, |file| file.write_all(bytes))
@@ -345,7 +349,7 @@ mod tests {
             let error = of(bytes).unwrap_err();
             assert!(matches!(&error, CacheError::Malformed { path: of, .. } if *of == path), "{error}");
         }
-        // It is there, and no folder: that is not the same as nothing.
+        // A path below a regular file is unreadable, not missing.
         let within = read(&path.join("figures.json"));
         fs::remove_file(&path).unwrap();
         assert!(matches!(within, Err(CacheError::Unreadable { .. })), "{within:?}");

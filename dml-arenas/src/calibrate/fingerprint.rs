@@ -1,4 +1,4 @@
-//! What measured figures belong to: a machine, and the two ends of a link.
+//! Fingerprints of what measured figures depend on: a machine, and the two ends of a link.
 
 use super::table::LinkTable;
 use crate::main_mem::discover::{description, threads};
@@ -6,8 +6,8 @@ use dml_core::{ArenaDesc, ArenaKind, DeviceDesc};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The kinds of memory that the caller's thread or the device at the other end copies, however many threads their own device may
-/// use.
+/// Kinds of memory whose copies are made by the calling thread or by the device at the other end. The number
+/// of threads of their own device does not matter.
 const COPIED_BY_OTHERS: [ArenaKind; 4] =
     [ArenaKind("main_mem"), ArenaKind("offload"), ArenaKind("cuda_pinned"), ArenaKind("shared")];
 
@@ -32,10 +32,11 @@ impl MachineFingerprint {
         Self { processor: description(), cores: threads(), os: os.trim_end().to_owned() }
     }
 
-    /// Returns 16 hexadecimal digits that depend on the fingerprint alone, and are the same in every release.
+    /// Returns 16 hexadecimal digits, which depend on the fingerprint alone and are the same in every
+    /// release.
     #[must_use]
     pub fn digest(&self) -> String {
-        // FNV-1a over the fields, each ended by a byte that no text contains.
+        // FNV-1a over the fields, each terminated by a byte that UTF-8 does not contain.
         let cores = self.cores.to_string();
         let fields = [self.processor.as_str(), &cores, &self.os];
         let bytes = fields.iter().flat_map(|field| field.bytes().chain([0xFF]));
@@ -52,23 +53,24 @@ impl fmt::Display for MachineFingerprint {
     }
 }
 
-/// What the figures of one end of a link depend on beside the machine: a device, or a store.
+/// What the figures of one end of a link depend on besides the machine: a device, or a store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DeviceFingerprint {
     /// The device's name, such as `opencl:0`; of a store, the name of the arena.
     pub name: String,
-    /// The vendor's name of the device; of a store, its [description](ArenaDesc::description), or its kind if it has none.
+    /// The vendor's name of the device; of a store, its [description](ArenaDesc::description), or its kind if
+    /// it has none.
     pub description: String,
-    /// The version of the driver, or nothing where there is none or it is not known.
+    /// The version of the driver; empty if there is none or it is unknown.
     pub driver: String,
-    /// The number of compute units in use, such as those of a sub-device. `None` for a store, and where the calling thread
-    /// or the other device makes the copies, whatever this device's limit.
+    /// The number of compute units in use, such as those of a sub-device. `None` for a store, and for memory
+    /// that is copied by the calling thread or the other device.
     pub units: Option<u32>,
 }
 
 impl DeviceFingerprint {
-    /// Returns the fingerprint of a device, as the native one of an arena.
+    /// Returns the fingerprint of a device that is the native device of an arena.
     #[must_use]
     pub fn of(device: &DeviceDesc, arena: &ArenaDesc) -> Self {
         Self {
@@ -118,7 +120,8 @@ pub struct LinkEnd {
 }
 
 impl LinkEnd {
-    /// Returns the end of a link in an arena, or `None` if the arena is no store and its native device is not among `devices`.
+    /// Returns the end of a link in an arena. `None` if the arena is not a store and its native device is not
+    /// among `devices`.
     #[must_use]
     pub fn of(devices: &[DeviceDesc], arena: &ArenaDesc) -> Option<Self> {
         let device = match arena.is_store() {
@@ -168,9 +171,9 @@ mod tests {
         let digest = |processor: &str, cores, os: &str| {
             MachineFingerprint { processor: processor.into(), cores, os: os.into() }.digest()
         };
-        // FNV-1a of `foobar`, 0xFF, `8`, 0xFF, `a`, 0xFF, by another program.
+        // FNV-1a of `foobar`, 0xFF, `8`, 0xFF, `a`, 0xFF, computed by another program.
         assert_eq!(digest("foobar", 8, "a"), "12d1db0bd484afec");
-        // What is in one field is not in the next.
+        // The digest depends on the boundaries between fields.
         let digests = [("a", 1, "b"), ("a1", 1, "b"), ("a", 11, "b"), ("a", 1, "1b"), ("", 1, "ab")];
         let digests: std::collections::BTreeSet<_> =
             digests.into_iter().map(|(processor, cores, os)| digest(processor, cores, os)).collect();

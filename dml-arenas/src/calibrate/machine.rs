@@ -1,27 +1,27 @@
-//! What a measurement must know of the machine: how large its caches are, and how much memory is free.
+//! The properties of the machine that a measurement depends on: the size of its caches and its free memory.
 
 use crate::machine_memory;
 use std::fs;
 use std::path::Path;
 
-/// The size of the last-level cache of a machine that does not tell it, in bytes.
+/// Assumed size of the last-level cache if the machine does not report it, in bytes.
 const DEFAULT_CACHE_BYTES: u64 = 32 << 20;
-/// The free memory of a machine that does not tell it, in bytes.
+/// Assumed free memory if the machine does not report it, in bytes.
 const DEFAULT_FREE_BYTES: u64 = 1 << 30;
-/// Where Linux describes the caches of the first core.
+/// The folder in which Linux describes the caches of the first core.
 const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
 
-/// The figures of the machine that a measurement depends on.
+/// The properties of the machine that a measurement depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Machine {
     /// The size of the last-level cache, in bytes.
     pub(super) cache_bytes: u64,
-    /// The memory that can be allocated without harm to others, in bytes.
+    /// Memory that can be allocated without starving other processes, in bytes.
     pub(super) free_bytes: u64,
 }
 
 impl Machine {
-    /// Asks the operating system, and takes defaults for what it does not tell.
+    /// Queries the operating system. What it does not report gets a default.
     pub(super) fn here() -> Self {
         let cache_bytes = last_level_bytes(Path::new(CACHES)).unwrap_or(DEFAULT_CACHE_BYTES);
         Self { cache_bytes, free_bytes: machine_memory::free_bytes().unwrap_or(DEFAULT_FREE_BYTES) }
@@ -63,7 +63,7 @@ mod tests {
         }
     }
 
-    /// Makes a folder with these files, which goes when it is dropped.
+    /// Creates a temporary folder with these files.
     fn folder(files: &[(&str, &str)]) -> TempDir {
         let folder = tempfile::tempdir().unwrap();
         for (file, text) in files {

@@ -1,4 +1,4 @@
-//! Measures the links of a platform, and prices them by what was measured.
+//! Measures the links of a platform, and prices them by the measured times.
 //!
 //! ```text
 //!   Platform ──measure──▶ [Measured] ──▶ LinkTable  per link and mechanism: size class ─▶ time of one copy
@@ -8,26 +8,27 @@
 //! ```
 //!
 //! # What is measured
-//! Each link between devices' home arenas and [stores](dml_core::ArenaDesc::store) is measured through DML itself, on a platform of the same arenas. So is each
-//! link of an arena that one of them is bound to, such as page-locked memory of which main memory's buffers are made.
-//! One figure is the time from the request of a read at the destination until it is granted. That is how long a kernel there
-//! waits, or who brings bytes to a store.
+//! All links between devices' home arenas and [stores](dml_core::ArenaDesc::store) are measured through DML
+//! itself, on a platform of the same arenas. So are the links of an arena that one of them is bound to, such
+//! as page-locked memory that holds main memory's buffers. A figure is the time from a read request at the
+//! destination until its grant. That is how long a kernel there waits, or a caller that moves bytes to a
+//! store.
 //!
 //! 1. Only the measured link leads away from the source, and no other arena holds the bytes.
-//! 2. The source bytes are written before each copy, with data that depends on the position. The host writes its own
-//!    memory through a view. A device's bytes are brought to it by DML, over other links. Where no other links lead from
-//!    the host to the device, its bytes are only declared written.
-//! 3. Copies of 1 MiB and more take turns on several buffers. The sources alone are larger than the processor's
-//!    last-level cache, and all of them are written before the first copy of a turn. So neither end of such a copy is in
-//!    a cache, and the rate is that of memory.
-//! 4. A shorter copy uses one buffer, which has just been written. Its source may be in a cache, as a message that was
-//!    just produced is.
-//! 5. The figure of a size class is the median of several copies. Storage is allocated and touched before, and has been
-//!    transferred as often as it takes for a driver to lock its pages, where that pays.
-//! 6. Each figure contains the changes of map state that the mechanism needs, see [`MapChanges`].
+//! 2. The source bytes are written before each copy, with data that depends on the position. The host writes
+//!    its own memory through a view. DML copies bytes to a device over other links. If no other links lead
+//!    from the host to the device, its bytes are only declared written.
+//! 3. Copies of 1 MiB and more cycle through several buffers, at most 64. The sources alone are larger than
+//!    the processor's last-level cache, and all of them are written before the first copy of a cycle. So
+//!    neither end of such a copy is cached, and the rate is that of memory.
+//! 4. A shorter copy uses one buffer, which has just been written. Its source may be cached, like that of a
+//!    message that was just produced.
+//! 5. The figure of a size class is the median of several copies. Untimed copies come first: they allocate
+//!    and touch the storage, and let a driver lock its pages where that pays.
+//! 6. Each figure includes the changes of map state that the mechanism needs, see [`MapChanges`].
 //!
-//! A platform of a few links is measured in about two seconds: the longer classes are left out where there is no time for them. The
-//! buffers take at most a quarter of the memory that is free: the longer classes are left out where there is less.
+//! A platform of a few links is measured in about two seconds. The buffers take at most a quarter of the free
+//! memory. The longer classes are left out if time or memory is short.
 
 #[cfg(feature = "calibration")]
 mod cache;
@@ -66,7 +67,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Makes the measurement of a link of a platform from figures that come from elsewhere.
+    /// Creates the measurement of a link of a platform from figures that were measured elsewhere.
     ///
     /// # Panics
     /// When the platform has no link with this id.
@@ -89,34 +90,37 @@ impl Measured {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CalibrateError {
-    /// A platform with only this link cannot be made.
+    /// A platform with only this link cannot be built.
     #[error(transparent)]
     Platform(#[from] ConfigError),
-    /// Copying over the link failed, or bringing bytes to its source.
+    /// Copying over the link failed, or moving bytes to its source.
     #[error(transparent)]
     Copy(#[from] AcquireError),
-    /// The times make no table.
+    /// The times do not form a table.
     #[error(transparent)]
     Table(#[from] TableError),
 }
 
-/// Measures every link of a platform that moves what devices and stores have, see [`links`], in the order of the links.
+/// Measures every link of a platform that [`links`] returns, in that order.
 ///
 /// # Shape and units
 /// See the [module](self) for what the figures contain.
 ///
 /// # Complexity
-/// About two seconds and at most a quarter of the memory that is free. Each link takes 400 ms at least, or as long as
-/// one copy of the two smallest size classes takes.
+/// About two seconds, and at most a quarter of the free memory. The time for each link is at least 400 ms. A
+/// link takes longer if one copy of each of the two smallest size classes does.
 #[must_use]
 pub fn measure(platform: &Platform) -> Vec<Measured> {
     let begun = std::time::Instant::now();
     Ruler::of_this_machine(&|| begun.elapsed()).measure(platform)
 }
 
-/// Returns the links that [`measure`] measures, in their order: those between home arenas of devices, stores and *roots*. A root is an
-/// arena that a home arena or a store is bound to, such as page-locked memory. Left out are copies between a root and what is bound to it,
-/// because both share their bytes, and [`Allocation::Shared`] links, which bring nothing by themselves.
+/// Returns the links that [`measure`] measures, in order: those between home arenas of devices, stores and
+/// *roots*.
+///
+/// A root is another arena that a home arena or a store is bound to, such as page-locked memory. Copies
+/// between a root and an arena bound to it are left out, because both share their bytes.
+/// [`Allocation::Shared`] links are left out too, because they move nothing by themselves.
 #[must_use]
 pub fn links(platform: &Platform) -> Vec<LinkId> {
     let is_own = |arena: ArenaId| {

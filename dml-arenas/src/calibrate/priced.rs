@@ -6,10 +6,10 @@ use dml_core::{
 };
 use std::sync::Arc;
 
-/// The changes of map state that are contained in the measured times of a link.
+/// The changes of map state that are included in the measured times of a link.
 ///
-/// A measured copy begins with bytes that a kernel at the source has just written. An end that the link reaches through
-/// another device than its own must be mapped for that device first.
+/// A measured copy begins with bytes that a kernel at the source has just written. An end that the link
+/// reaches through a device other than its own must first be mapped for that device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MapChanges {
     /// Whether the map state of the source changes.
@@ -34,12 +34,12 @@ impl MapChanges {
     }
 }
 
-/// A mechanism that is priced by a table of measured times. Everything else is the wrapped mechanism's.
+/// A mechanism that is priced by a table of measured times. In all else it behaves as the wrapped mechanism.
 ///
-/// A copy that the wrapped mechanism cannot do stays infeasible. The measured times contain the changes of map state that
-/// the link needs. A query with the same changes gets the measured time. For any change more or less, the price differs by
-/// what the wrapped mechanism charges for it, and is at least half of the measured time. The price does not fall as the
-/// number of bytes grows, and depends on the query alone (C-1).
+/// A copy that the wrapped mechanism cannot do stays infeasible. The measured times include the changes of
+/// map state that the link needs. A query with the same changes gets the measured time. If the changes
+/// differ, the price differs by what the wrapped mechanism charges for them, and is at least half of the
+/// measured time. The price never falls as the number of bytes grows, and depends on the query alone (C-1).
 ///
 /// # Examples
 /// ```
@@ -48,7 +48,8 @@ impl MapChanges {
 /// use std::sync::Arc;
 ///
 /// let classes = vec![SizeClass { bytes: 4, copy_ns: 500 }, SizeClass { bytes: 1 << 20, copy_ns: 100_000 }];
-/// let mechanism = Priced::new(Arc::new(HostStaged::default()), LinkTable::new(classes)?, MapChanges::default());
+/// let table = LinkTable::new(classes)?;
+/// let mechanism = Priced::new(Arc::new(HostStaged::default()), table, MapChanges::default());
 /// let query = CopyQuery { bytes: 1 << 20, remap_source: false, remap_target: false, allocates: false };
 /// assert_eq!(mechanism.can_copy(&query), Some(Cost::from_ns(100_000)));
 /// # Ok::<(), dml_arenas::calibrate::TableError>(())
@@ -61,7 +62,7 @@ pub struct Priced {
 }
 
 impl Priced {
-    /// Prices `mechanism` by `table`, whose times contain the changes `contained`.
+    /// Prices `mechanism` by `table`, whose times include the changes `contained`.
     #[must_use]
     pub fn new(mechanism: Arc<dyn CrossArena>, table: LinkTable, contained: MapChanges) -> Self {
         Self { mechanism, table, contained }
@@ -69,7 +70,7 @@ impl Priced {
 
     /// Returns what the wrapped mechanism charges for changes of map state, in nanoseconds.
     fn changes_ns(&self, changes: MapChanges) -> u64 {
-        // Always of the same size, so that the difference does not depend on the bytes of a query.
+        // The size is fixed, so that the difference does not depend on the bytes of a query.
         let ask = |changes: MapChanges| {
             let (remap_source, remap_target) = (changes.source, changes.target);
             let query = CopyQuery { bytes: 1, remap_source, remap_target, allocates: false };

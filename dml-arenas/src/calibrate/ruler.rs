@@ -1,4 +1,4 @@
-//! Measures one link after the other; the [module above](super) says what is measured.
+//! Measures one link after the other. The [parent module](super) defines what is measured.
 
 use super::machine::Machine;
 use super::table::scaled;
@@ -12,9 +12,9 @@ use std::time::Duration;
 /// A size class to measure.
 #[derive(Clone, Copy, Debug)]
 struct Class {
-    /// The bytes of a copy.
+    /// The size of a copy, in bytes.
     bytes: u64,
-    /// The number of copies that are timed at least, if there is time.
+    /// The minimum number of timed copies, if there is time.
     copies: u64,
 }
 
@@ -26,28 +26,30 @@ const CLASSES: [Class; 5] = [
     Class { bytes: 16 << 20, copies: 6 },
     Class { bytes: 64 << 20, copies: 4 },
 ];
-/// The number of size classes that are measured even if there is no time left. A table needs two.
+/// Number of size classes that are measured even if no time is left. A table needs two.
 const NEEDED_CLASSES: usize = 2;
-/// The number of copies of a class that are enough once the time is used up. The median of fewer says little.
+/// Minimum number of copies of a class once the time is up. The median of fewer is unreliable.
 const ENOUGH_COPIES: usize = 3;
-/// The size from which copies take turns on several buffers, in bytes.
+/// Size from which copies cycle through several buffers, in bytes.
 const LONG_BYTES: u64 = 1 << 20;
-/// The number of copies of a long buffer that are not timed, and the bytes that are enough. A mechanism may do more for
-/// memory that is used again, such as locking its pages.
+/// Maximum number of untimed copies of a long buffer.
+///
+/// A mechanism may do more for memory that is used again, such as lock its pages.
 const WARM_UPS: u64 = 4;
+/// Bytes of untimed copies that are enough for a long buffer.
 const WARM_UP_BYTES: u64 = 4 << 20;
-/// The most buffers on which the copies of a class take turns: on a machine with very large caches more would take too long.
+/// Maximum number of buffers of a class. On a machine with very large caches, more would take too long.
 const MOST_BUFFERS: u64 = 64;
-/// The time to measure all links of a platform.
+/// Time to measure all links of a platform.
 const TOTAL_TIME: Duration = Duration::from_millis(2_000);
-/// The least time for one link, on a platform of many links.
+/// Minimum time for one link, on a platform of many links.
 const TIME_OF_A_LINK: Duration = Duration::from_millis(400);
-/// The part of the free memory that buffers may take.
+/// Divisor of the free memory that yields the part that buffers may take.
 const PART_OF_FREE: u64 = 4;
 
 /// Measures links by a clock, within the limits of a machine.
 pub(super) struct Ruler<'a> {
-    /// Returns the time since some fixed moment.
+    /// Returns the time since a fixed moment.
     clock: &'a dyn Fn() -> Duration,
     machine: Machine,
 }
@@ -60,19 +62,19 @@ struct Track {
     source: Source,
 }
 
-/// How bytes come to the source of a link.
+/// How the source of a link gets its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     /// The host writes them.
     Host,
-    /// The host writes them, and DML brings them to the source.
+    /// The host writes them, and DML copies them to the source.
     Brought,
-    /// Nobody writes them, because no link leads from the host to the source: they are declared written.
+    /// They are declared written, because no link leads from the host to the source.
     Declared,
 }
 
 impl<'a> Ruler<'a> {
-    /// Creates a ruler for this machine. The clock returns the time since some fixed moment.
+    /// Creates a ruler for this machine. The clock returns the time since a fixed moment.
     pub(super) fn of_this_machine(clock: &'a dyn Fn() -> Duration) -> Self {
         Self { clock, machine: Machine::here() }
     }
@@ -82,7 +84,7 @@ impl<'a> Ruler<'a> {
         let links = links(platform);
         let end = (self.clock)() + TOTAL_TIME;
         let measured = links.iter().enumerate().map(|(index, &id)| {
-            // What one link has not used is for the others.
+            // Time that one link leaves unused goes to the others.
             let now = (self.clock)();
             let share = end.saturating_sub(now) / (links.len() - index) as u32;
             Measured::new(platform, id, self.table(platform, id, now + share.max(TIME_OF_A_LINK)))
@@ -90,7 +92,7 @@ impl<'a> Ruler<'a> {
         measured.collect()
     }
 
-    /// Measures one link, from the smallest size class to the largest for which there is time and memory.
+    /// Measures one link, from the smallest size class to the largest that time and memory allow.
     fn table(
         &self,
         platform: &Platform,
@@ -99,11 +101,11 @@ impl<'a> Ruler<'a> {
     ) -> Result<LinkTable, CalibrateError> {
         let track = Track::new(platform, id)?;
         let mut classes = Vec::new();
-        // The time of the last class, and the bytes that it moved.
+        // The duration of the last class in nanoseconds, and the bytes that it moved.
         let (mut took_ns, mut moved_bytes) = (0, 1);
         for (index, class) in CLASSES.into_iter().enumerate() {
             let (begun, is_needed) = ((self.clock)(), index < NEEDED_CLASSES);
-            // The time of shorter copies is mostly latency, and tells nothing of these.
+            // Shorter copies take mostly latency, which does not scale with the size.
             let expected_ns = match class.bytes > LONG_BYTES {
                 true => scaled(took_ns, self.moved_bytes(class), moved_bytes),
                 false => took_ns,
@@ -125,7 +127,7 @@ impl<'a> Ruler<'a> {
         Ok(LinkTable::new(classes)?)
     }
 
-    /// Returns on how many buffers the copies of a class take turns.
+    /// Returns the number of buffers that the copies of a class cycle through.
     fn buffers(&self, class: Class) -> u64 {
         match class.bytes {
             LONG_BYTES.. => (self.machine.cache_bytes / class.bytes + 1).clamp(2, MOST_BUFFERS),
@@ -133,22 +135,22 @@ impl<'a> Ruler<'a> {
         }
     }
 
-    /// Returns whether the machine can spare the memory for the buffers of a class: at the host, at the source and at the
+    /// Returns whether there is memory for the buffers of a class at the host, the source and the
     /// destination.
     fn fits(&self, class: Class) -> bool {
         let end_bytes = class.bytes.saturating_mul(self.buffers(class));
         end_bytes.saturating_mul(3) <= self.machine.free_bytes / PART_OF_FREE
     }
 
-    /// Returns how many bytes the copies of a class move, those included that are not timed.
+    /// Returns the number of bytes that the copies of a class move, untimed copies included.
     fn moved_bytes(&self, class: Class) -> u64 {
         let buffers = self.buffers(class);
         let timed = class.copies.div_ceil(buffers).saturating_mul(buffers);
         class.bytes.saturating_mul(buffers.saturating_mul(warm_ups(class)).saturating_add(timed))
     }
 
-    /// Returns the times of copies of a class. After the deadline it ends: with one copy on one buffer for a short class,
-    /// and with as many as there are for a long one, none if not all buffers could be prepared.
+    /// Returns the times of copies of a class. After the deadline, it stops with the cycles done so far, at
+    /// least one. It returns no times if not all buffers could be prepared.
     fn times(
         &self,
         track: &Track,
@@ -161,7 +163,7 @@ impl<'a> Ruler<'a> {
             if !turn.is_empty() && is_late() {
                 return Ok(times);
             }
-            // The first copy of each buffer allocates.
+            // The first copy of each buffer allocates storage.
             let buffer = track.alone.buffer::<u32>(class.bytes / size_of::<u32>() as u64).build()?;
             track.write(&buffer, seed as u32)?;
             self.copy(track, &buffer)?;
@@ -182,7 +184,8 @@ impl<'a> Ruler<'a> {
         Ok(times)
     }
 
-    /// Returns how long a kernel at the destination waits for the bytes, or whoever reads them in place.
+    /// Copies a buffer. Returns how long a kernel at the destination waits for the bytes, or a reader that
+    /// uses them in place.
     fn copy(&self, track: &Track, buffer: &Buffer<u32>) -> Result<Duration, CalibrateError> {
         let begun = (self.clock)();
         let read = track.alone.acquire_in(track.to).read(buffer).wait()?;
@@ -212,12 +215,12 @@ impl Track {
         Ok(Self { alone: builder.build()?, from: link.from, to: link.to, source })
     }
 
-    /// Makes the source the only arena with the latest contents of a buffer, which stay as they are.
+    /// Makes the source the only arena with the latest contents of a buffer, without changing them.
     fn declare(&self, buffer: &Buffer<u32>) -> Result<(), AcquireError> {
         self.alone.acquire_in(self.from).read_write(buffer).wait()?.release()
     }
 
-    /// Writes the bytes of a buffer, so that the latest contents are at the source and nowhere else.
+    /// Writes a buffer, so that only the source holds the latest contents.
     fn write(&self, buffer: &Buffer<u32>, seed: u32) -> Result<(), AcquireError> {
         if self.source == Source::Declared {
             return self.alone.acquire_in(self.from).write(buffer).wait()?.release();
@@ -235,7 +238,7 @@ impl Track {
     }
 }
 
-/// Returns how bytes come to the source of a link.
+/// Returns how the source of a link gets its bytes.
 fn source(platform: &Platform, link: Link) -> Source {
     let Some(home) = platform.host().and_then(|host| platform.home(host)) else { return Source::Declared };
     if link.from == home {
@@ -254,13 +257,15 @@ fn source(platform: &Platform, link: Link) -> Source {
     if reached.contains(&link.from) { Source::Brought } else { Source::Declared }
 }
 
-/// Returns whether bytes may cross `way` to the source of `link`. It must move bytes, because what a binding shares would
-/// need no copy. No other link may lead away from the source, so that the bytes there can only cross the measured one.
+/// Returns whether bytes may cross `way` to reach the source of `link`.
+///
+/// `way` must move bytes, because storage shared by a binding would need no copy. It must not lead away from
+/// the source, so that the bytes there can only cross the measured link.
 fn is_way(way: &Link, link: Link) -> bool {
     way.allocation == Allocation::Internal && way.from != link.from
 }
 
-/// Returns how many copies of each buffer of a class are not timed.
+/// Returns the number of untimed copies of each buffer of a class.
 fn warm_ups(class: Class) -> u64 {
     match class.bytes {
         LONG_BYTES.. => WARM_UP_BYTES.div_ceil(class.bytes).min(WARM_UPS),
@@ -272,7 +277,7 @@ fn ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns the median of some times, and at least one: a copy takes time, even where the clock is too coarse to see it.
+/// Returns the median in nanoseconds, at least 1: the clock may be too coarse to see a short copy.
 fn median_ns(mut times: Vec<Duration>) -> u64 {
     times.sort_unstable();
     times.get(times.len() / 2).map_or(1, |&median| ns(median).max(1))

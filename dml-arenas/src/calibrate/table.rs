@@ -3,11 +3,11 @@
 use dml_core::LinkSpeed;
 use thiserror::Error;
 
-/// The longest time of a copy that is believed, in nanoseconds: one hour.
+/// Maximum plausible time of a copy, in nanoseconds: one hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
-/// The greatest rate of a long copy that is believed, in bytes per nanosecond.
+/// Maximum plausible rate of a long copy, in bytes per nanosecond.
 const GREATEST_BYTES_PER_NS: u64 = 1_000_000;
-/// The size from which a rate is judged, in bytes. The time of a shorter copy may be below the clock's resolution.
+/// Size from which the rate is checked, in bytes. A shorter copy may take less than the clock's resolution.
 const JUDGED_BYTES: u64 = 1 << 20;
 
 /// The time of a copy of one size.
@@ -22,7 +22,7 @@ pub struct SizeClass {
 
 /// The times of copies over one link, from the smallest size class to the largest.
 ///
-/// There are two classes at least, their sizes grow, and every time is possible.
+/// There are at least two classes, in ascending order of size, with plausible times.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "calibration",
@@ -33,17 +33,17 @@ pub struct LinkTable {
     classes: Vec<SizeClass>,
 }
 
-/// Why figures are no table of a link.
+/// Why figures do not form a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// A rate needs two size classes.
+    /// There are fewer than two size classes, which a rate needs.
     #[error("a table of {classes} size classes: at least 2 are needed")]
     TooFew {
         /// The number of size classes.
         classes: usize,
     },
-    /// The size classes do not grow.
+    /// The sizes do not ascend.
     #[error("a size class of {bytes} bytes follows one of {before_bytes} bytes")]
     Order {
         /// The size of the earlier class, in bytes.
@@ -51,7 +51,7 @@ pub enum TableError {
         /// The size of the later class, in bytes.
         bytes: u64,
     },
-    /// No copy takes this time.
+    /// The time of a copy is implausible.
     #[error("impossible figure: a copy of {bytes} bytes in {copy_ns} ns")]
     Impossible {
         /// The size of the copy, in bytes.
@@ -62,11 +62,11 @@ pub enum TableError {
 }
 
 impl LinkTable {
-    /// Checks figures and makes a table of them.
+    /// Creates a table from figures, after checking them.
     ///
     /// # Errors
     /// - [`TableError::TooFew`] for fewer than two size classes.
-    /// - [`TableError::Order`] if the sizes do not grow.
+    /// - [`TableError::Order`] if the sizes do not ascend.
     /// - [`TableError::Impossible`] for a time of zero or more than an hour, and for a rate above 1 PB/s.
     pub fn new(classes: Vec<SizeClass>) -> Result<Self, TableError> {
         if classes.len() < 2 {
@@ -89,9 +89,9 @@ impl LinkTable {
 
     /// Returns the time of a copy of `bytes` bytes, in nanoseconds.
     ///
-    /// The time is interpolated between two classes. Below the smallest class it is that of the smallest. Above the
-    /// largest it grows at the rate of [`speed`](Self::speed). It never falls as the size grows, even if the measured
-    /// times do.
+    /// The time is interpolated between two classes. Below the smallest class it is that of the smallest.
+    /// Above the largest it grows at the rate of [`speed`](Self::speed). It never falls as the size grows,
+    /// even if the measured times do.
     #[must_use]
     pub fn copy_ns(&self, bytes: u64) -> u64 {
         let first = self.classes[0];
@@ -108,11 +108,13 @@ impl LinkTable {
         before.copy_ns.saturating_add(beyond_ns)
     }
 
-    /// Returns the latency and the rate of long copies. No time of a map change is told apart.
+    /// Returns the latency and the rate of long copies. The time of map changes is included, and not reported
+    /// separately.
     ///
     /// # Shape and units
-    /// The latency is the time of the smallest class. The rate is that of the largest class, less the latency. At least an
-    /// eighth of that class's time counts for the rate, because a class that is mostly latency says little of it.
+    /// The latency is the time of the smallest class. The rate is that of the largest class, without the
+    /// latency. At least an eighth of that class's time counts as transfer time, because the rate of a class
+    /// that is mostly latency is meaningless.
     #[must_use]
     pub fn speed(&self) -> LinkSpeed {
         let (short, long) = (self.classes[0], self.classes[self.classes.len() - 1]);
@@ -125,7 +127,7 @@ impl LinkTable {
     }
 }
 
-/// Returns the part of a long copy's time that is not latency, and at least an eighth of it.
+/// Returns the time of a long copy without the latency, but at least an eighth of it.
 fn moving_ns(latency_ns: u64, long_ns: u64) -> u64 {
     long_ns.saturating_sub(latency_ns).max(long_ns / 8).max(1)
 }
@@ -179,7 +181,7 @@ mod tests {
         for (bytes, ns) in [(4, 100), (104, 300), (1104, 1300), (54, 200), (604, 800), (0, 100), (1, 100)] {
             assert_eq!(table.copy_ns(bytes), ns, "{bytes}");
         }
-        // From 4 to 1104 bytes the time grows by 1200 ns, so another 1100 bytes take as long.
+        // From 4 to 1104 bytes the time grows by 1200 ns, so another 1100 bytes take 1200 ns more.
         assert_eq!(table.copy_ns(2204), 2500);
         assert_eq!(table.copy_ns(1105), 1301);
     }
@@ -195,7 +197,7 @@ mod tests {
         let ns = JUDGED_BYTES / GREATEST_BYTES_PER_NS;
         assert!(table(&[(4, 1), (JUDGED_BYTES, ns)]).is_ok());
         assert!(table(&[(4, 1), (JUDGED_BYTES, ns - 1)]).is_err());
-        assert!(table(&[(4, 1), (JUDGED_BYTES - 1, 1)]).is_ok(), "of a short copy nobody can tell");
+        assert!(table(&[(4, 1), (JUDGED_BYTES - 1, 1)]).is_ok(), "the rate of a short copy is not checked");
     }
 
     #[test]
@@ -243,7 +245,7 @@ mod tests {
             sizes.sort_unstable();
             let times: Vec<_> = sizes.iter().map(|&bytes| table.copy_ns(bytes)).collect();
             prop_assert!(times.is_sorted(), "{:?}: {:?}", sizes, times);
-            // Every class costs what was measured, or what a smaller one took.
+            // Every class costs its measured time, or that of a slower smaller class.
             let mut slowest = 0;
             for (bytes, ns) in points {
                 slowest = slowest.max(ns);

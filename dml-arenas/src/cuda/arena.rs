@@ -1,4 +1,4 @@
-//! The arena: implements for a GPU's memory what core asks of one.
+//! The arena of a GPU's memory.
 
 use super::block::CudaBlock;
 use super::error::{BuildError, alloc_error};
@@ -19,8 +19,9 @@ const ALIGN_BYTES: u64 = 256;
 /// The memory of one NVIDIA GPU.
 ///
 /// # Source
-/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4: the CUDA arena, whose remote devices
-/// are the other GPUs that reach its memory. Here these copy from it, and have no blocks of it mapped.
+/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4: the CUDA arena, whose
+/// remote devices are the other GPUs that reach its memory. Here the other GPUs copy from it, and map none of
+/// its blocks.
 #[derive(Debug)]
 pub struct CudaArena {
     pub(super) desc: ArenaDesc,
@@ -29,7 +30,7 @@ pub struct CudaArena {
 }
 
 impl CudaArena {
-    /// Makes the arena named `name` of the device `native`.
+    /// Creates the arena named `name` of the device `native`.
     pub(super) fn new(session: Arc<Session>, name: &str, native: DeviceId) -> Self {
         let desc = ArenaDesc::new(name, KIND, native)
             .with_alloc_align(ALIGN_BYTES)
@@ -37,7 +38,7 @@ impl CudaArena {
         Self { desc, session, programs: Programs::new() }
     }
 
-    /// Makes it an arena that can be bound to page-locked memory, which others use at the same time.
+    /// Allows binding the arena to page-locked memory, which other devices use at the same time.
     pub(super) fn in_place(mut self) -> Self {
         self.desc = self.desc.with_concurrency(Concurrency::BimapFull);
         self
@@ -49,9 +50,10 @@ impl CudaArena {
         self.session.native(Way::Kernels).1
     }
 
-    /// The `CUstream` of the kernels, valid while the arena lives. A command enqueued here on granted bytes runs after the
-    /// transfers that brought them. A command must have ended before its grant is released: transfers use other streams,
-    /// and do not wait for it.
+    /// The `CUstream` of the kernels, valid while the arena lives.
+    ///
+    /// A command enqueued here on granted bytes runs after the transfers that brought them. It must have
+    /// ended before its grant is released: transfers use other streams, and do not wait for it.
     #[must_use]
     pub fn stream(&self) -> NativeHandle {
         self.session.native(Way::Kernels).0
@@ -63,7 +65,7 @@ impl CudaArena {
         [Way::Inward, Way::Outward].map(|way| self.session.native(way).0)
     }
 
-    /// The largest size of all blocks together, in bytes. Other programs may have part of it.
+    /// The maximum total size of all blocks, in bytes. Other programs may use part of this memory.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
         self.session.found.memory_bytes
@@ -75,8 +77,10 @@ impl CudaArena {
         self.session.found.capability
     }
 
-    /// Counts the device as lost from now on, for this reason. For a program whose own CUDA calls have met an error after
-    /// which the context cannot be used. What runs is still waited for; later requests are refused.
+    /// Marks the device as lost, for this reason.
+    ///
+    /// A program calls this when its own CUDA calls have met an error that makes the context unusable.
+    /// Running commands are still waited for, and later requests are refused.
     pub fn declare_lost(&self, reason: &str) {
         self.session.lose(reason);
     }
@@ -87,7 +91,10 @@ impl CudaArena {
         })
     }
 
-    /// Returns the block as the device's, and checks that it has these bytes.
+    /// Returns the block as the arena's own.
+    ///
+    /// # Panics
+    /// If the block belongs to another arena or does not contain the span, which is a bug of core.
     fn ready<'a>(&self, block: &'a BlockRef, span: Span) -> &'a CudaBlock {
         let name = &self.desc.name;
         assert!(
@@ -159,8 +166,8 @@ impl Arena for CudaArena {
         let (to, bytes) = (own.at(copy.span().start()), copy.len());
         let from = copy.from().span().as_ptr().cast_const().cast();
         let way = (Way::Inward, "cuMemcpyHtoDAsync");
-        // SAFETY: bytes within the block (`ready`), and a source that is lent until the fence was waited for, which keeps the
-        // loan and the block.
+        // SAFETY: the bytes lie within the block (`ready`). The fence keeps the block and the loan of the
+        // source until it has been waited for.
         unsafe {
             self.session
                 .command(way, bytes, copy, |stream| cuMemcpyHtoDAsync_v2(to, from, bytes as usize, stream))
@@ -175,7 +182,7 @@ impl Arena for CudaArena {
         let (from, bytes) = (own.at(copy.span().start()), copy.len());
         let to = copy.to().span().as_ptr().cast();
         let way = (Way::Outward, "cuMemcpyDtoHAsync");
-        // SAFETY: as in `copy_in`, with a target that is lent.
+        // SAFETY: as in `copy_in`, with a loan of the target.
         unsafe {
             self.session
                 .command(way, bytes, copy, |stream| cuMemcpyDtoHAsync_v2(to, from, bytes as usize, stream))
@@ -190,7 +197,7 @@ impl Arena for CudaArena {
         }
         let (to, bytes) = (own.at(span.start()), span.len());
         let way = (Way::Inward, "cuMemsetD8Async");
-        // SAFETY: bytes within the block (`ready`), which the fence keeps.
+        // SAFETY: the bytes lie within the block (`ready`), which the fence keeps.
         unsafe {
             self.session.command(way, bytes, fill, |stream| cuMemsetD8Async(to, byte, bytes as usize, stream))
         }

@@ -1,4 +1,4 @@
-//! Device memory as a block, or page-locked memory of the host that the device reaches.
+//! Blocks of a GPU: device memory, or page-locked host memory that the device reaches.
 
 use super::error::{Failure, check};
 use super::idle;
@@ -10,7 +10,7 @@ use std::any::Any;
 use std::fmt;
 use std::mem::ManuallyDrop;
 
-/// The call that tells where a device has memory of the host.
+/// The call that returns the device address of host memory.
 const HOST_ADDRESS: &str = "cuMemHostGetDevicePointer";
 
 /// Memory that one GPU uses. Its native handle is the `CUdeviceptr`.
@@ -22,13 +22,13 @@ pub(super) struct CudaBlock {
     kept: Kept,
 }
 
-/// Whose the memory is.
+/// The owner of the memory.
 enum Kept {
-    /// The arena's, from its pool.
+    /// The arena: memory from its pool.
     Own { size: usize, _reservation: Reservation },
-    /// The application's, whose container keeps it.
+    /// The application, whose container keeps the memory.
     Lent(ManuallyDrop<Arc<dyn Any + Send + Sync>>),
-    /// That of another arena's block, in the host's memory.
+    /// Another arena's block, in host memory.
     Bound(Backing),
 }
 
@@ -64,11 +64,11 @@ impl CudaBlock {
         Ok(Self { address, len: len as u64, session: session.clone(), kept })
     }
 
-    /// Makes a block over memory of the application.
+    /// Creates a block over memory of the application.
     ///
     /// # Safety
     /// 1. The memory has `len` bytes and is usable in the session's context until the container is dropped.
-    /// 2. Until then nobody else uses it but for commands on this block.
+    /// 2. Until then, only commands on this block use it.
     pub(super) unsafe fn over(
         session: &Arc<Session>,
         address: CUdeviceptr,
@@ -78,7 +78,8 @@ impl CudaBlock {
         Self { address, len, session: session.clone(), kept: Kept::Lent(ManuallyDrop::new(container)) }
     }
 
-    /// Makes a block over the host memory of another arena's block, whose pages are locked: kernels reach it across the link.
+    /// Creates a block over another arena's block in page-locked host memory. Kernels reach it across the
+    /// link.
     ///
     /// # Errors
     /// The call that failed, and its code.
@@ -87,7 +88,7 @@ impl CudaBlock {
         let mut address = 0;
         if !root.is_empty() {
             let _entered = session.enter().map_err(|_| lost)?;
-            // SAFETY: the context is current; the call writes an address.
+            // SAFETY: the context is current, and the call writes an address.
             let found = unsafe { cuMemHostGetDevicePointer_v2(&raw mut address, host.as_ptr().cast(), 0) };
             check(HOST_ADDRESS, found).inspect_err(|failure| session.note(*failure))?;
         }
@@ -95,7 +96,7 @@ impl CudaBlock {
         Ok(Self { address, len: root.len(), session: session.clone(), kept })
     }
 
-    /// Returns whether the memory is of the arena's own pool, and neither the application's nor the host's.
+    /// Returns whether the memory comes from the arena's pool, and not from the application or the host.
     pub(super) fn is_of_pool(&self) -> bool {
         matches!(self.kept, Kept::Own { .. })
     }
@@ -122,12 +123,12 @@ impl CudaBlock {
 
 impl Drop for CudaBlock {
     fn drop(&mut self) {
-        // No command uses the memory: their fences hold the block.
+        // No command uses the memory, because fences hold the blocks of their commands.
         match &mut self.kept {
             Kept::Own { size, .. } => self.session.free(*size, self.address),
             // SAFETY: dropped once, here.
             Kept::Lent(container) if self.session.is_here() => unsafe { ManuallyDrop::drop(container) },
-            // In a fork its destructor would call the driver.
+            // In a fork, the container's destructor would call the driver.
             Kept::Lent(_) => {}
             Kept::Bound(_) => {}
         }

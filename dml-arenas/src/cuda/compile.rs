@@ -1,9 +1,9 @@
-//! Compiles CUDA C for one device, by NVRTC.
+//! Compiles CUDA C for one device, with NVRTC.
 //!
 //! ```text
-//!   source ──▶ PTX already? ──▶ as it is
-//!          ──▶ in the cache of kernels, and includes no files? ──▶ from there
-//!          ──▶ NVRTC ──▶ machine code of the device, or PTX if the compiler does not know the device ──▶ the cache
+//!   source ──▶ PTX? ──▶ used as it is
+//!          ──▶ cached, and includes no files? ──▶ code from the cache
+//!          ──▶ NVRTC ──▶ machine code, or PTX for a device that the compiler does not know ──▶ the cache
 //! ```
 
 use super::kernel_cache::{self, Key};
@@ -18,39 +18,40 @@ use dml_core::foreign::guard;
 use std::ffi::{CStr, CString, c_char};
 use std::sync::OnceLock;
 
-/// What every source begins with: the items of a launch.
+/// Prefix of every source: the items of a launch.
 const PRELUDE: &str = include_str!("prelude.cuh");
 
-/// Why there is no code.
+/// Why a source was not compiled.
 #[derive(Debug)]
 pub(super) enum NotCompiled {
-    /// The compiler's log.
+    /// The compiler rejected the source: its log.
     Refused(String),
-    /// There is no compiler.
+    /// NVRTC is not available: the reason.
     NoCompiler(String),
-    /// A call failed, with what NVRTC says.
+    /// A call of NVRTC failed: its name, code and message.
     Call(&'static str, i64, String),
-    /// What contains a zero character.
+    /// The part that contains a zero character.
     Zero(&'static str),
 }
 
-/// The compiler of this machine.
+/// The NVRTC of this machine.
 struct Compiler {
     version: (i32, i32),
-    /// The compute capabilities that it makes code for, as major * 10 + minor, ascending.
+    /// The supported compute capabilities, as major * 10 + minor, ascending.
     capabilities: Vec<u32>,
 }
 
-/// Returns the compiler, or why there is none. The library is opened once.
+/// Returns the compiler, or why there is none. The library is opened once per process.
 fn compiler() -> Result<&'static Compiler, NotCompiled> {
     static COMPILER: OnceLock<Result<Compiler, String>> = OnceLock::new();
-    // A symbol that the library lacks is a panic of the loader.
+    // The loader panics if the library lacks a symbol.
     let find = || guard(find).unwrap_or_else(|panic| Err(format!("NVRTC cannot be used: {panic}")));
     COMPILER.get_or_init(find).as_ref().map_err(|reason| NotCompiled::NoCompiler(reason.clone()))
 }
 
 fn find() -> Result<Compiler, String> {
-    // SAFETY: opens libraries by the names of NVIDIA's compiler, whose initialisers are trusted as the driver is.
+    // SAFETY: opens libraries by the names of NVIDIA's compiler. Their initialisers are trusted like the
+    // driver.
     if !unsafe { sys::is_culib_present() } {
         let reason =
             "NVRTC was not found (libnvrtc.so): it comes with the CUDA toolkit; kernels in PTX need none";
@@ -64,7 +65,7 @@ fn find() -> Result<Compiler, String> {
     // SAFETY: the call writes a number.
     check(unsafe { nvrtcGetNumSupportedArchs(&raw mut count) }).map_err(said("nvrtcGetNumSupportedArchs"))?;
     let mut capabilities = vec![0; usize::try_from(count).unwrap_or(0)];
-    // SAFETY: the call writes as many numbers as it has told.
+    // SAFETY: the call writes `count` numbers, which the vector has room for.
     check(unsafe { nvrtcGetSupportedArchs(capabilities.as_mut_ptr()) })
         .map_err(said("nvrtcGetSupportedArchs"))?;
     let mut capabilities: Vec<u32> =
@@ -78,28 +79,29 @@ fn check(code: nvrtcResult) -> Result<(), nvrtcResult> {
 }
 
 fn words(code: nvrtcResult) -> String {
-    // SAFETY: the call returns a text that lives as long as the library.
+    // SAFETY: the call returns a C string that lives as long as the library.
     unsafe { CStr::from_ptr(nvrtcGetErrorString(code)) }.to_string_lossy().into_owned()
 }
 
-/// Returns whether the source is PTX: its first directive is a version.
+/// Returns whether the source is PTX: whether its first directive is `.version`.
 pub(super) fn is_ptx(source: &str) -> bool {
     let mut lines = source.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"));
     lines.next().is_some_and(|line| line.starts_with(".version"))
 }
 
-/// The option that chooses what code is made of, for a device of this capability; and whether that is machine code.
+/// Returns the architecture option for a device of this capability, and whether the result is machine code.
 fn target(capabilities: &[u32], (major, minor): (u32, u32)) -> (String, bool) {
     let own = major * 10 + minor;
     if capabilities.contains(&own) {
         return (format!("--gpu-architecture=sm_{own}"), true);
     }
-    // The driver makes machine code of what an older device would run.
+    // The driver compiles PTX of an older capability for the device.
     let older = capabilities.iter().copied().filter(|&capability| capability < own).max();
     (format!("--gpu-architecture=compute_{}", older.unwrap_or(own)), false)
 }
 
-/// Compiles a source for a device. The driver's version is a part of what a cached kernel belongs to.
+/// Compiles a source for a device, or loads the code from the cache. The cache key includes the driver's
+/// version.
 pub(super) fn compile(
     source: &str,
     options: &str,
@@ -116,7 +118,7 @@ pub(super) fn compile(
         &format!("driver {driver}"),
         &format!("nvrtc {}.{}", compiler.version.0, compiler.version.1),
     ]);
-    // What is included may have changed by then.
+    // Included files may change, so such kernels are not cached.
     let is_kept = !includes(source, options);
     if let Some(code) = kernel_cache::load(&key).filter(|_| is_kept) {
         return Ok(code);
@@ -128,12 +130,12 @@ pub(super) fn compile(
     Ok(code)
 }
 
-/// A program of the compiler, until it is dropped.
+/// A program of NVRTC, destroyed on drop.
 struct Program(nvrtcProgram);
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: the program made in `run`, destroyed once.
+        // SAFETY: the program was created in `run` and is destroyed once.
         let _ = unsafe { nvrtcDestroyProgram(&raw mut self.0) };
     }
 }
@@ -145,7 +147,8 @@ fn run(text: &str, options: &str, target: &str, is_machine_code: bool) -> Result
     let source = CString::new(text).map_err(|_| NotCompiled::Zero("the source"))?;
     let mut program = std::ptr::null_mut();
     let (text, none) = (source.as_ptr(), std::ptr::null());
-    // SAFETY: a text that lives as long as the program, a name in the same way, and no headers; the call writes a handle.
+    // SAFETY: the source outlives the program, the name is a C string, and there are no headers. The call
+    // writes a handle.
     check(unsafe { nvrtcCreateProgram(&raw mut program, text, c"kernel.cu".as_ptr(), 0, none, none) })
         .map_err(call("nvrtcCreateProgram"))?;
     let program = Program(program);
@@ -153,7 +156,7 @@ fn run(text: &str, options: &str, target: &str, is_machine_code: bool) -> Result
     let given: Result<Vec<CString>, _> = given.map(CString::new).collect();
     let given = given.map_err(|_| NotCompiled::Zero("the options"))?;
     let given: Vec<*const c_char> = given.iter().map(|option| option.as_ptr()).collect();
-    // SAFETY: a live program, and so many texts, which live.
+    // SAFETY: a live program, and `given.len()` C strings that outlive the call.
     let compiled = check(unsafe { nvrtcCompileProgram(program.0, given.len() as i32, given.as_ptr()) });
     if let Err(code) = compiled {
         let log = bytes(program.0, nvrtcGetProgramLogSize, nvrtcGetProgramLog).unwrap_or_default();
@@ -171,7 +174,7 @@ fn run(text: &str, options: &str, target: &str, is_machine_code: bool) -> Result
     }
 }
 
-/// Returns what one call writes, of the size that another tells.
+/// Returns the bytes that `write` writes. Their number comes from `size`.
 fn bytes(
     program: nvrtcProgram,
     size: unsafe fn(nvrtcProgram, *mut usize) -> nvrtcResult,
@@ -181,12 +184,12 @@ fn bytes(
     // SAFETY: a live program; the call writes a number.
     check(unsafe { size(program, &raw mut count) })?;
     let mut found = vec![0_u8; count];
-    // SAFETY: the call writes so many characters.
+    // SAFETY: the call writes `count` characters.
     check(unsafe { write(program, found.as_mut_ptr().cast()) })?;
     Ok(found)
 }
 
-/// Addresses are passed to kernels as they are.
+/// Addresses are passed to kernels without conversion.
 const _: () = assert!(size_of::<CUdeviceptr>() == 8);
 
 #[cfg(test)]

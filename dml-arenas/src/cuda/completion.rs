@@ -1,19 +1,19 @@
-//! The end of a command: a fence that can be waited for and awaited.
+//! The end of a command: a fence that a thread can wait for and a future can await.
 //!
 //! ```text
-//!   command ──▶ its event joins the lane, in the order of the stream ──▶ ended: it leaves the lane
-//!   wait ──▶ the caller looks at the event for a moment, then now and then, and sleeps between two looks
-//!   poll ──▶ ended? ──no──▶ watched: the lane's thread waits for the first event, then the next, and wakes
+//!   command ──▶ its event joins the lane, in stream order ──▶ ended: the event leaves the lane
+//!   wait ──▶ the waiter polls the event for a moment, then sleeps between polls
+//!   poll ──▶ ended? ──no──▶ watched: the lane's thread waits for the events in order, and wakes the future
 //! ```
-//! 1. A stream runs in order, so a thread that waits for the first event of its lane never waits for one that ends after
-//!    another. It sleeps for a small part of the time that it has waited, so it takes next to no processor time, but for a moment
-//!    ([`MOMENT`]) at the beginning. An event for which a thread can sleep in the driver (`CU_EVENT_BLOCKING_SYNC`) comes with an
-//!    interrupt: beside some GPUs its end is seen 30 us late, also by who looks all the time.
-//! 2. The event says how the command has ended. The thread only tells that it has.
-//! 3. A command that is only waited for wakes no thread, and a lane without futures has none.
-//! 4. Between a command and its event nobody else enqueues anything, nor between that and its place in the lane ([`Lane::in_order`]). Otherwise its
-//!    end would be told with that of another one.
-//! 5. A stream of the application has a lane while fences of it are to come.
+//! 1. A stream runs in order, so the first event of a lane completes first. A waiter polls for [`MOMENT`],
+//!    and then sleeps for a small fraction of its wait so far, so it uses almost no processor time. Events do
+//!    not use `CU_EVENT_BLOCKING_SYNC`, which lets a thread sleep in the driver. Its interrupt delays the end
+//!    by 30 us on some GPUs, also for a thread that polls.
+//! 2. The event carries the result of the command. The lane's thread only signals the end.
+//! 3. A command that is only waited for wakes no thread. A lane without futures has no thread.
+//! 4. Between enqueueing a command, recording its event and adding that to the lane, no other thread enqueues
+//!    on the stream ([`Lane::in_order`]). Otherwise, one command's end could be reported as another's.
+//! 5. A stream of the application has a lane while fences of it are pending.
 
 use super::error::check;
 use super::session::{Raw, Session};
@@ -27,17 +27,17 @@ use std::fmt;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// How long whoever waits looks at an event all the time. Short kernels end meanwhile, and transfers of some megabytes. Between two looks
-/// threads that have work get the core.
+/// How long a waiter polls before it sleeps. Short kernels and transfers of a few megabytes end within it.
+/// Each poll yields the core to threads that have work.
 const MOMENT: Duration = Duration::from_millis(3);
-/// The same of the thread that tells others.
+/// [`MOMENT`] of a lane's thread.
 const TELLERS_MOMENT: Duration = Duration::from_micros(60);
-/// Whoever has waited for longer sleeps for this part of the wait so far, and for so long at the least and at the most.
+/// A waiter sleeps for 1/`SLEEPS` of its wait so far, within [`LEAST_SLEEP`] and [`LONGEST_SLEEP`].
 const SLEEPS: u32 = 128;
 const LEAST_SLEEP: Duration = Duration::from_micros(20);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// An event of a session, which takes it back.
+/// An event of a session, returned to it on drop.
 #[derive(Debug)]
 pub(super) struct Event {
     raw: Raw<CUevent>,
@@ -53,7 +53,7 @@ impl Event {
         self.raw.0
     }
 
-    /// Waits for the event: looks at it for a moment, then now and then.
+    /// Waits for the event: polls for `moment`, then sleeps between polls.
     fn wait(&self, call: &'static str, moment: Duration) -> Result<(), TransferError> {
         let _entered = self.session.enter_lost()?;
         let begun = Instant::now();
@@ -62,7 +62,8 @@ impl Event {
             match unsafe { cuEventQuery(self.raw.0) } {
                 CUresult::CUDA_ERROR_NOT_READY => {}
                 CUresult::CUDA_SUCCESS => break CUresult::CUDA_SUCCESS,
-                // Another error than that of the command may only mean that the event cannot be asked now.
+                // An error may only mean that the event cannot be queried now. If it is the command's,
+                // synchronizing returns it, too.
                 // SAFETY: as above.
                 _ => break unsafe { cuEventSynchronize(self.raw.0) },
             }
@@ -74,7 +75,8 @@ impl Event {
         check(call, ended).map_err(|failure| self.session.failed(failure))
     }
 
-    /// Returns whether the event has come, as far as the driver tells. Another error than that it has not may only mean that it cannot be asked now.
+    /// Returns whether the event has completed, or the driver cannot be called. An error of the query counts
+    /// as not completed: the event may only be unavailable to queries now.
     fn has_come(&self) -> bool {
         let Ok(_entered) = self.session.enter_lost() else { return true };
         // SAFETY: a live event of the context.
@@ -88,7 +90,7 @@ impl Drop for Event {
     }
 }
 
-/// A command that was enqueued. Dropping it does not wait; [`Fence`](dml_core::Fence) does.
+/// An enqueued command. Dropping it does not wait; [`Fence`](dml_core::Fence) does.
 pub(super) struct Command {
     call: &'static str,
     lane: Arc<Lane>,
@@ -96,9 +98,9 @@ pub(super) struct Command {
     event: Arc<Event>,
     /// The number of bytes that the command moves.
     bytes: u64,
-    /// What must live until the command has ended.
+    /// Resources that the command uses, kept until it has ended.
     keep: Option<Box<dyn Any + Send>>,
-    /// The word that the command has ended, once somebody has polled.
+    /// The signal of the lane's thread that the command has ended. Set by the first poll.
     told: Option<Awaited>,
 }
 
@@ -115,14 +117,14 @@ impl Command {
         Self { call, lane: lane.clone(), number, event, bytes, keep, told: None }
     }
 
-    /// Waits for the end, and lets go of what the command used and of the waker.
+    /// Waits for the end, then drops the resources of the command and the waker.
     fn result(&mut self) -> Result<u64, TransferError> {
         let ended = self.event.wait(self.call, MOMENT);
         if self.event.session.is_here() {
             self.lane.leave(self.number);
         }
         self.keep = None;
-        // The destructor of a waker may panic. It comes after the end, because the command uses what it was lent until then.
+        // A waker's destructor may panic. It runs last, because the command uses lent memory until its end.
         self.told = None;
         ended.map(|()| self.bytes)
     }
@@ -142,20 +144,20 @@ impl Completion for Command {
                 return Poll::Pending;
             }
         }
-        // It has ended, whether or not that was told yet, or there is no thread to tell it.
+        // The command has ended, whether signalled or not, or the lane has no thread to signal it.
         Poll::Ready(self.result())
     }
 
     fn has_ended(&self) -> bool {
-        // A device that is lost tells of no event, but the lane has waited for it.
+        // The driver reports no events of a lost device, but the lane's thread has waited for it.
         self.event.has_come() || self.told.as_ref().is_some_and(Completion::has_ended)
     }
 }
 
-/// A stream, and the events of its commands that have not ended.
+/// A stream, and the events of its commands in flight.
 pub(super) struct Lane {
     stream: Raw<CUstream>,
-    /// Held by whoever enqueues a command.
+    /// Held by a thread that enqueues a command.
     order: Mutex<()>,
     state: Mutex<State>,
     changed: Condvar,
@@ -164,7 +166,7 @@ pub(super) struct Lane {
 #[derive(Default)]
 struct State {
     next_number: u64,
-    /// The events to come, by number, with whom to tell.
+    /// The pending events, by number, with the signallers of their watchers.
     events: BTreeMap<u64, (Arc<Event>, Option<Signaller>)>,
     has_thread: bool,
     is_closed: bool,
@@ -179,7 +181,7 @@ impl Lane {
         self.stream.0
     }
 
-    /// Lets nobody else enqueue a command, until the result is dropped.
+    /// Keeps other threads from enqueueing a command until the result is dropped.
     pub(super) fn in_order(&self) -> MutexGuard<'_, ()> {
         self.order.lock()
     }
@@ -197,7 +199,8 @@ impl Lane {
         drop(left);
     }
 
-    /// Has the lane's thread tell the end of a command. `None` if it has ended, or no thread can be started.
+    /// Requests a signal from the lane's thread when a command ends. Returns `None` if it has ended, or no
+    /// thread can be started.
     fn watch(self: &Arc<Self>, number: u64) -> Option<Awaited> {
         let mut state = self.state.lock();
         if !state.has_thread {
@@ -215,24 +218,24 @@ impl Lane {
         Some(signal.awaited())
     }
 
-    /// Returns whether all of its commands have ended, as far as anybody has seen.
+    /// Returns whether no command is known to be in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.state.lock().events.is_empty()
     }
 
-    /// Ends the thread, once it has told whom it is to tell.
+    /// Ends the thread after it has signalled all watched events.
     pub(super) fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_all();
     }
 
-    /// Waits for the events, one after the other, as long as somebody is to be told.
+    /// Waits for the events in order, while any is watched.
     fn tell(&self) {
         while let Some((number, event)) = self.next() {
-            // How it ended is for the command to find out.
+            // The command queries the result itself.
             let _ = event.wait("cuEventSynchronize", TELLERS_MOMENT);
             let ended = self.state.lock().events.remove(&number);
-            // The last of a session may go here, which closes this lane.
+            // This may drop the last reference to the session, whose destructor closes this lane.
             if let Some((_, Some(signaller))) = ended {
                 signaller.end(Ok(0));
             }
@@ -246,7 +249,7 @@ impl Lane {
                 return state.events.first_key_value().map(|(number, (event, _))| (*number, event.clone()));
             }
             if state.is_closed {
-                // Whoever has a command of it still may ask later.
+                // The owner of a remaining command may start the thread again.
                 state.has_thread = false;
                 return None;
             }

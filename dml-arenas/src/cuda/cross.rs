@@ -1,9 +1,9 @@
-//! Links a GPU with main memory, and with other GPUs.
+//! Links of a GPU with main memory and with other GPUs.
 //!
 //! ```text
-//!   main memory ◀──▶ cuda:0        copies; the pages are registered, or it is staged, where that pays
+//!   main memory ◀──▶ cuda:0        copies; page-locked or staged, where that pays
 //!   cuda:0 ◀──▶ cuda:1             peer copies, where both reach each other's memory
-//!                                  else relayed: through scratch memory that is locked, both GPUs at once
+//!                                  else relayed through page-locked scratch memory, both GPUs at once
 //! ```
 
 use super::block::CudaBlock;
@@ -21,20 +21,20 @@ use dml_core::{
     PlatformBuilder, TransferError,
 };
 
-/// The guesses until `calibrate` has measured the machine: transfers over PCI Express, and copies between GPUs that are joined
-/// by NVLink, or by PCI Express.
+/// Default speeds until `calibrate` has measured the machine: transfers over PCI Express, copies between GPUs
+/// over NVLink, and copies between GPUs over PCI Express.
 const HOST: LinkSpeed = LinkSpeed { latency_ns: 12_000, bytes_per_s: 40_000_000_000, remap_ns: 0 };
 const NVLINK: LinkSpeed = LinkSpeed { latency_ns: 12_000, bytes_per_s: 300_000_000_000, remap_ns: 0 };
 const PCI: LinkSpeed = LinkSpeed { latency_ns: 15_000, bytes_per_s: 24_000_000_000, remap_ns: 0 };
 
-/// The device end of the links.
+/// A GPU as the end of a link.
 #[derive(Clone, Copy)]
 pub(super) struct Side<'a> {
     pub(super) arena: ArenaId,
     pub(super) session: &'a Arc<Session>,
 }
 
-/// Links a GPU with main memory, in both directions.
+/// Links a GPU with main memory in both directions.
 pub(super) fn join(
     builder: &mut PlatformBuilder,
     main: ArenaId,
@@ -52,7 +52,8 @@ pub(super) fn join(
     join_both_ways(builder, main, side.arena, Here::new(locking));
 }
 
-/// Links two GPUs in both directions: as peers where both can, else through scratch memory.
+/// Links two GPUs in both directions: by peer copies where both reach each other, else through scratch
+/// memory.
 pub(super) fn join_devices(builder: &mut PlatformBuilder, sides: [&Side<'_>; 2], pool: &Arc<ScratchPool>) {
     let [one, two] = sides;
     match peers(one.session, two.session) {
@@ -75,7 +76,8 @@ pub(super) fn join_devices(builder: &mut PlatformBuilder, sides: [&Side<'_>; 2],
     }
 }
 
-/// Lets two GPUs reach each other's memory. Returns the speed of copies between them, or `None` if they cannot.
+/// Enables peer access between two GPUs. Returns the speed of copies between them, or `None` if one of them
+/// cannot reach the other.
 fn peers(one: &Session, two: &Session) -> Option<LinkSpeed> {
     let (a, b) = (one.found.device, two.found.device);
     let reaches = |from, to| {
@@ -94,7 +96,7 @@ fn peers(one: &Session, two: &Session) -> Option<LinkSpeed> {
     Some(if native != 0 { NVLINK } else { PCI })
 }
 
-/// Copies from one GPU's memory to another's, by the source.
+/// Peer copies from one GPU's memory to another's. The source's session enqueues them.
 #[derive(Debug)]
 struct Peer {
     speed: LinkSpeed,
@@ -112,7 +114,7 @@ impl CrossArena for Peer {
     fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
         let ends = [job.from().block, job.to().block].map(|block| block.downcast_ref::<CudaBlock>());
         let [Some(from), Some(to)] = ends else { return job.stage() };
-        // What others allocated, peers may not reach.
+        // Peers may have no access to memory that the arena did not allocate.
         if !from.is_of_pool() || !to.is_of_pool() {
             return job.stage();
         }
@@ -126,8 +128,8 @@ impl CrossArena for Peer {
             return Err(TransferError::DeviceLost);
         }
         let (here, there) = (session.context(), other.context());
-        // SAFETY: the job's bytes lie within both blocks, and are its own until it is dropped. It keeps the blocks, and
-        // these their sessions.
+        // SAFETY: the job's bytes lie within both blocks, and are reserved for it until it is dropped. The
+        // job keeps the blocks, and the blocks keep their sessions.
         unsafe {
             session.command((Way::Peers, "cuMemcpyPeerAsync"), bytes, job, |stream| {
                 cuMemcpyPeerAsync(target, there, source, here, bytes as usize, stream)

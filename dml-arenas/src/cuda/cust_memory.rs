@@ -1,4 +1,4 @@
-//! Memory held through the crate `cust`: on a GPU, and page-locked on the host.
+//! Memory of the crate `cust`: on a GPU, and page-locked on the host.
 
 use super::arena::CudaArena;
 use super::error::{Failure, check};
@@ -13,10 +13,11 @@ use dml_core::{ExternalBlock, NativeHandle};
 use std::fmt;
 use std::ptr::NonNull;
 
-/// Storage made of memory of `cust`, or that memory with the reason why not.
+/// Storage made of memory of `cust`, or an error that returns the memory.
 pub type Taken<S, B> = Result<S, Box<Refused<B>>>;
 
-/// Memory of `cust`, which frees it in the context that is current. Dropped with this, it goes in the right one, on any thread.
+/// Memory of `cust`, which frees its memory in the current context. This makes the right context current
+/// before it drops the memory, on any thread.
 pub struct InContext<B> {
     memory: Option<B>,
     session: Arc<Session>,
@@ -27,7 +28,7 @@ impl<B> InContext<B> {
         Self { memory: Some(memory), session: session.clone() }
     }
 
-    /// Returns the memory, which the caller drops where the context of its device is current.
+    /// Returns the memory. The caller must drop it while the context of its device is current.
     #[must_use]
     pub fn into_inner(mut self) -> B {
         self.memory.take().expect("it is there until it is dropped")
@@ -39,7 +40,7 @@ impl<B> Drop for InContext<B> {
         if let Some(memory) = self.memory.take() {
             match self.session.enter_lost() {
                 Ok(_entered) => drop(memory),
-                // In a fork, and without a context, nothing can be freed.
+                // Without a usable context, or in a fork, the memory is leaked.
                 Err(_) => std::mem::forget(memory),
             }
         }
@@ -53,13 +54,16 @@ impl<B> fmt::Debug for InContext<B> {
 }
 
 impl CudaArena {
-    /// Makes a block over a buffer of `cust`, which comes back by
-    /// [`RawBuffer::into_container`](dml_core::RawBuffer::into_container) as an [`InContext`], or is freed with the buffer. All work of
-    /// the device's primary context has ended when this returns, and when it comes back all commands of this library have.
+    /// Creates a block over a buffer of `cust`.
+    ///
+    /// [`RawBuffer::into_container`](dml_core::RawBuffer::into_container) returns the buffer as an
+    /// [`InContext`]; otherwise it is freed with the buffer of this library. This waits for all work of the
+    /// device's primary context. When the buffer is returned, all commands of this library have ended.
     ///
     /// # Errors
-    /// [`Refused`] with the buffer, for what [`external`](Self::external) refuses: a buffer of another device, or of another
-    /// context than the primary one. [`ExternalError::Framework`] if the work of the context has failed.
+    /// [`Refused`] with the buffer, for the errors of [`external`](Self::external), such as a buffer of
+    /// another device or of a context that is not the primary one. [`ExternalError::Framework`] if the work
+    /// of the context has failed.
     ///
     /// ```no_run
     /// # use cust::memory::DeviceBuffer;
@@ -86,19 +90,21 @@ impl CudaArena {
         let address = NativeHandle(buffer.as_device_ptr().as_raw() as usize);
         let bytes = (buffer.len() * size_of::<T>()) as u64;
         let buffer = InContext::new(buffer, &self.session);
-        // SAFETY: the buffer owns so many bytes (1), and nobody else has it (2). All work of its context, which has to be this one, has
-        // ended (3). Its allocations are aligned for every type (4), and it enters the context when it is dropped (5).
+        // SAFETY: the buffer owns its bytes (1) and is owned by the block (2). All work of its context, which
+        // must be this one, has ended (3). Its allocations are aligned for every type (4), and `InContext`
+        // enters the context to drop it (5).
         unsafe { self.external(address, bytes, buffer) }.map_err(|refused| {
             let Refused { cause, container } = *refused;
             Box::new(Refused { cause, container: container.into_inner() })
         })
     }
 
-    /// Makes storage in main memory of a page-locked buffer of `cust`, for
+    /// Creates storage in main memory from a page-locked buffer of `cust`.
+    ///
     /// [`Platform::buffer_from`](dml_core::Platform::buffer_from) and
-    /// [`Buffer::attach_external`](dml_core::Buffer::attach_external). It comes back by
-    /// [`Buffer::into_storage`](dml_core::Buffer::into_storage). All work of the device's primary context has ended when this
-    /// returns.
+    /// [`Buffer::attach_external`](dml_core::Buffer::attach_external) take it, and
+    /// [`Buffer::into_storage`](dml_core::Buffer::into_storage) returns it. This waits for all work of the
+    /// device's primary context.
     ///
     /// # Errors
     /// [`Refused`] with the buffer: [`ExternalError::DeviceLost`], [`ExternalError::Framework`].
@@ -122,7 +128,8 @@ impl CudaArena {
             return Err(Box::new(Refused { cause, container: buffer }));
         }
         let (elements, len) = (NonNull::from(&mut buffer[..]).cast(), buffer.len());
-        // SAFETY: the buffer owns so many elements, outside of itself (1, 2), and nobody else has it; devices have ended with it (3).
+        // SAFETY: the buffer owns its elements, outside of itself (1, 2). It is moved into the storage, and
+        // devices have finished with it (3).
         Ok(unsafe { Foreign::new(elements, len, InContext::new(buffer, &self.session)) })
     }
 

@@ -1,4 +1,4 @@
-//! Lists the GPUs of NVIDIA's driver, in the driver's order: the index is the N of `cuda:N`.
+//! Lists the GPUs of NVIDIA's driver in the driver's order: the index is the N of `cuda:N`.
 
 use super::error::{FORKED, Failure, check, words};
 use crate::fork::Origin;
@@ -11,7 +11,8 @@ use dml_core::foreign::guard;
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
-/// The least version of CUDA that the driver must offer: since 12.4 it tells the parameters of a kernel.
+/// Minimum CUDA version of the driver, as 1000 * major + 10 * minor. CUDA 12.4 added the query of a kernel's
+/// parameters.
 const LEAST_VERSION: i32 = 12_040;
 
 /// A GPU of the machine.
@@ -22,9 +23,9 @@ pub(super) struct Found {
     pub(super) name: String,
     /// The driver's UUID of the GPU, as `nvidia-smi` shows it.
     pub(super) uuid: String,
-    /// The place of the GPU: domain, bus, device and function.
+    /// The PCI address of the GPU: domain, bus, device and function.
     pub(super) pci: String,
-    /// The version of CUDA that the driver offers.
+    /// The CUDA version of the driver, as 1000 * major + 10 * minor.
     pub(super) version: i32,
     /// The number of multiprocessors.
     pub(super) units: u32,
@@ -32,34 +33,35 @@ pub(super) struct Found {
     pub(super) memory_bytes: u64,
     /// The compute capability, major and minor.
     pub(super) capability: (u32, u32),
-    /// Whether the driver has pools of memory for it.
+    /// Whether the driver has memory pools for the GPU.
     pub(super) has_pools: bool,
 }
 
 impl Found {
-    /// Returns the version of the driver in words.
+    /// Returns the driver's version as text.
     pub(super) fn driver(&self) -> String {
         format!("CUDA {}", version_text(self.version))
     }
 }
 
-/// Lists every GPU. Each process asks the driver once.
+/// Lists every GPU. Queries the driver once per process.
 ///
 /// # Errors
-/// A sentence, if the driver is missing, too old or broken, has no device, or this is a fork.
+/// A sentence, if the driver is missing, too old or broken, lists no device, or cannot be used in this fork.
 pub(super) fn list() -> Result<&'static [Found], String> {
     static ASKED: OnceLock<Origin> = OnceLock::new();
     static LISTING: OnceLock<Result<Vec<Found>, String>> = OnceLock::new();
     if !ASKED.get_or_init(Origin::here).is_here() {
         return Err(FORKED.to_owned());
     }
-    // A symbol that the library lacks is a panic of the loader.
+    // The loader panics if the library lacks a symbol.
     let find = || guard(find).unwrap_or_else(|panic| Err(format!("the CUDA driver cannot be used: {panic}")));
     LISTING.get_or_init(find).as_deref().map_err(Clone::clone)
 }
 
 fn find() -> Result<Vec<Found>, String> {
-    // SAFETY: opens libraries by the names of NVIDIA's driver, whose initialisers are trusted as the driver is.
+    // SAFETY: opens libraries by the names of NVIDIA's driver. Their initialisers are trusted like the
+    // driver.
     if !unsafe { sys::is_culib_present() } {
         return Err("no CUDA driver was found (libcuda.so.1): NVIDIA's driver installs it".to_owned());
     }
@@ -71,7 +73,7 @@ fn find() -> Result<Vec<Found>, String> {
         let (has, needs) = (version_text(version), version_text(LEAST_VERSION));
         return Err(format!("the driver offers CUDA {has}, and {needs} is needed: install a newer driver"));
     }
-    // SAFETY: takes no memory of ours; the flags must be zero.
+    // SAFETY: the call takes no memory, and its flags are zero, as required.
     check("cuInit", unsafe { cuInit(0) }).map_err(said)?;
     let mut count = 0;
     // SAFETY: the call writes a number.
@@ -88,15 +90,15 @@ fn inspect(index: i32, version: i32) -> Result<Found, Failure> {
     check("cuDeviceGet", unsafe { cuDeviceGet(&raw mut device, index) })?;
     let number = |attribute: Attribute| {
         let mut value = 0;
-        // SAFETY: the call writes a number; the device is the one just made.
+        // SAFETY: the call writes a number, and the device is valid.
         let asked = unsafe { cuDeviceGetAttribute(&raw mut value, attribute, device) };
         check("cuDeviceGetAttribute", asked).map(|()| u32::try_from(value).unwrap_or(0))
     };
     let mut text = [0; 256];
     let length = text.len() as i32;
-    // SAFETY: the call writes at most so many characters, the last of them a zero.
+    // SAFETY: the call writes at most `length` characters, including the terminating zero.
     check("cuDeviceGetName", unsafe { cuDeviceGetName(text.as_mut_ptr(), length, device) })?;
-    // SAFETY: as the call has left it, or as the zeros before.
+    // SAFETY: a C string: the initial zeros, or the characters that the call wrote.
     let name = unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().trim().to_owned();
     text.fill(0);
     // SAFETY: as above.
@@ -125,7 +127,7 @@ fn inspect(index: i32, version: i32) -> Result<Found, Failure> {
     })
 }
 
-/// Returns a version of CUDA, such as 12.4.
+/// Returns a CUDA version as text, such as 12.4.
 pub(super) fn version_text(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }

@@ -22,7 +22,7 @@ pub(crate) struct Candidates {
 }
 
 impl Candidates {
-    /// Asks the driver. A missing driver becomes a note, not an error.
+    /// Lists the driver's devices. A missing driver becomes a note, not an error.
     pub(crate) fn find() -> Self {
         match list() {
             Ok(found) => Self { found, note: None },
@@ -31,7 +31,7 @@ impl Candidates {
     }
 }
 
-/// Returns what stands for the hardware at a place of the PCI bus, in [`DeviceDesc::hardware`].
+/// Returns the [`DeviceDesc::hardware`] of a device at this PCI address.
 pub(crate) fn hardware(pci: &str) -> String {
     format!("pci {}", pci.to_lowercase())
 }
@@ -45,8 +45,8 @@ impl Backend for Candidates {
         (0..self.found.len()).map(name_of).collect()
     }
 
-    /// Opens the wanted devices, and adds each with its arena and its links. A device that cannot be opened is noted as
-    /// unavailable, unless the options name it.
+    /// Opens the wanted devices, and adds each with its arena and its links. A device that cannot be opened
+    /// is noted as unavailable, unless the options name it.
     ///
     /// # Errors
     /// [`DiscoverError::BadLimit`] and [`DiscoverError::Unusable`], for devices named in the options.

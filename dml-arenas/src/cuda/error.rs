@@ -1,4 +1,4 @@
-//! Translates the driver's error codes into DML's errors and into words.
+//! Translates the driver's error codes into DML's errors and into descriptions.
 
 use cudarc::driver::sys::{CUresult, cuGetErrorName, cuGetErrorString};
 use dml_core::sync::Arc;
@@ -6,42 +6,42 @@ use dml_core::{AllocError, TransferError};
 use std::ffi::{CStr, c_char};
 use thiserror::Error;
 
-/// The reason of a loss, and the error of the driver, in a fork.
+/// The reason of the device's loss in a fork, and the message of driver errors there.
 pub(super) const FORKED: &str =
     "this process is a fork of one that uses CUDA, which the driver does not survive";
 
-/// A call of the driver that failed.
+/// A failed driver call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) call: &'static str,
     pub(super) code: CUresult,
 }
 
-/// Returns the failure of a call, if it failed.
+/// Returns the error of a call, if it failed.
 pub(super) fn check(call: &'static str, code: CUresult) -> Result<(), Failure> {
     if code == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(Failure { call, code }) }
 }
 
-/// Why a kernel could not be made from its source.
+/// Why a kernel could not be built.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The compiler refused the source.
+    /// The compiler rejected the source.
     #[error("building kernel {kernel} for {arena} failed:\n{log}")]
     Compile {
         /// The arena's name.
         arena: Arc<str>,
-        /// The name of the kernel asked for.
+        /// The name of the requested kernel.
         kernel: String,
         /// The compiler's log.
         log: String,
     },
-    /// There is no compiler on this machine, so only kernels in PTX can be made.
+    /// There is no compiler on this machine, so only kernels in PTX can be built.
     #[error("building kernel {kernel} for {arena} needs a compiler: {reason}")]
     NoCompiler {
         /// The arena's name.
         arena: Arc<str>,
-        /// The name of the kernel asked for.
+        /// The name of the requested kernel.
         kernel: String,
         /// What is missing.
         reason: String,
@@ -51,20 +51,20 @@ pub enum BuildError {
     NoKernel {
         /// The arena's name.
         arena: Arc<str>,
-        /// The name of the kernel asked for.
+        /// The name of the requested kernel.
         kernel: String,
     },
-    /// The kernel cannot be launched in parts: it asks for its block, and cannot be told which one that is in the whole run.
+    /// The kernel cannot be launched in parts: its blocks cannot be numbered within the whole run.
     #[error(
-        "kernel {kernel} for {arena} cannot be launched in parts: {reason}; it can take its items by a `DmlItems`, or define \
+        "kernel {kernel} for {arena} cannot be launched in parts: {reason}; let it receive its items in a `DmlItems`, or define \
          DML_PACKAGE_GROUPS if it needs no numbers of the whole run"
     )]
     NotDivisible {
         /// The arena's name.
         arena: Arc<str>,
-        /// The name of the kernel asked for.
+        /// The name of the requested kernel.
         kernel: String,
-        /// What is in the way.
+        /// The reason.
         reason: String,
     },
     /// A name, an option or the source contains a zero character, which CUDA cannot express.
@@ -72,7 +72,7 @@ pub enum BuildError {
     ZeroCharacter {
         /// The arena's name.
         arena: Arc<str>,
-        /// The name of the kernel asked for.
+        /// The name of the requested kernel.
         kernel: String,
         /// The part with the zero: `the name`, `the options` or `the source`.
         what: &'static str,
@@ -82,19 +82,19 @@ pub enum BuildError {
     Framework {
         /// The arena's name.
         arena: Arc<str>,
-        /// The name of the kernel asked for.
+        /// The name of the requested kernel.
         kernel: String,
         /// The framework's call.
         call: &'static str,
         /// The framework's error code.
         code: i64,
-        /// The code in words.
+        /// A description of the code.
         message: Arc<str>,
     },
 }
 
 impl BuildError {
-    /// Returns the error as it is for another kernel of the same source.
+    /// Returns the same error for another kernel of the same source.
     pub(super) fn of(mut self, name: &str) -> Self {
         match &mut self {
             Self::Compile { kernel, .. }
@@ -108,12 +108,12 @@ impl BuildError {
     }
 }
 
-/// Describes an error code: its name, and what the driver says of it.
+/// Returns the name of an error code, and the driver's description of it.
 pub(super) fn words(code: CUresult) -> String {
-    /// What the driver writes for a code, by one of its functions.
+    /// Returns the driver's text for a code, from one of its functions.
     fn told(code: CUresult, ask: unsafe fn(CUresult, *mut *const c_char) -> CUresult) -> Option<String> {
         let mut text = std::ptr::null();
-        // SAFETY: the call writes the address of a text that lives as long as the driver, or nothing.
+        // SAFETY: the call writes nothing, or the address of a text that lives as long as the driver.
         let found = unsafe { ask(code, &raw mut text) } == CUresult::CUDA_SUCCESS && !text.is_null();
         // SAFETY: a text of the driver that ends with a zero.
         found.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
@@ -155,7 +155,7 @@ pub(super) fn is_lost(code: CUresult) -> bool {
     )
 }
 
-/// The error of a transfer or a launch.
+/// Returns the error of a transfer or a launch.
 pub(super) fn transfer_error(failure: Failure) -> TransferError {
     if is_lost(failure.code) {
         return TransferError::DeviceLost;
@@ -163,12 +163,12 @@ pub(super) fn transfer_error(failure: Failure) -> TransferError {
     refused(failure.call, failure.code, words(failure.code))
 }
 
-/// The error of a launch that was refused before anything was done.
+/// Returns the error of a launch that was refused before it had any effect.
 pub(super) fn refused(call: &'static str, code: CUresult, reason: String) -> TransferError {
     TransferError::Framework { call, code: i64::from(code as u32), message: reason.into() }
 }
 
-/// The error of an allocation of `bytes` bytes.
+/// Returns the error of an allocation of `bytes` bytes.
 pub(super) fn alloc_error(arena: &Arc<str>, failure: Failure, bytes: u64) -> AllocError {
     let (arena, Failure { call, code }) = (arena.clone(), failure);
     match code {

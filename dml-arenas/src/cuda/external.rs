@@ -1,8 +1,8 @@
-//! Memory that others allocated on a GPU, as blocks: addresses, slices of cudarc.
+//! Blocks over GPU memory that the application allocated: addresses, and slices of cudarc.
 //!
 //! ```text
-//!   address, size, container ──what the driver knows of it──▶ ExternalBlock ──RawBuffer::attach_block──▶ a buffer
-//!   CudaSlice ── its stream has ended ──────────────────────▶               ◀──RawBuffer::into_container──
+//!   address, size, container ── checked by driver ──▶ ExternalBlock ──RawBuffer::attach_block──▶ a buffer
+//!   CudaSlice ── its stream has ended ──────────────▶               ◀──RawBuffer::into_container──
 //! ```
 
 use super::arena::CudaArena;
@@ -21,7 +21,7 @@ use std::any::Any;
 use std::fmt;
 use thiserror::Error;
 
-/// Why an arena cannot use memory that others allocated.
+/// Why an arena cannot use memory that the application allocated.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ExternalError {
@@ -32,7 +32,7 @@ pub enum ExternalError {
         arena: Arc<str>,
         /// The address.
         address: u64,
-        /// What the driver says of it.
+        /// What the driver reports at the address.
         found: &'static str,
     },
     /// The memory is of another GPU.
@@ -42,7 +42,7 @@ pub enum ExternalError {
         arena: Arc<str>,
         /// The address.
         address: u64,
-        /// The GPU that has the memory, as the driver numbers them.
+        /// The GPU that has the memory, in the driver's numbering.
         found: i32,
         /// The GPU of the arena.
         own: i32,
@@ -55,16 +55,16 @@ pub enum ExternalError {
         /// The address.
         address: u64,
     },
-    /// The memory is smaller than was said.
+    /// The allocation is smaller than the given size.
     #[error("{bytes} bytes at {address:#x} reach past their allocation of {size} bytes at {start:#x}")]
     TooShort {
         /// The address.
         address: u64,
-        /// The size that was said, in bytes.
+        /// The given size, in bytes.
         bytes: u64,
         /// The address of the allocation.
         start: u64,
-        /// The size of the allocation in bytes.
+        /// The size of the allocation, in bytes.
         size: u64,
     },
     /// The device is lost.
@@ -90,7 +90,7 @@ pub enum ExternalError {
     Tensor(#[from] crate::dlpack::ImportError),
 }
 
-/// Memory that an arena did not take. The error returns its container.
+/// An error of an arena that did not take the caller's memory, with its container.
 #[derive(Error)]
 #[error("{cause}")]
 pub struct Refused<C> {
@@ -107,27 +107,29 @@ impl<C> fmt::Debug for Refused<C> {
 }
 
 impl CudaArena {
-    /// Makes a block over `bytes` bytes of this GPU's memory at `address` (a `CUdeviceptr`), which `container` keeps: dropping
-    /// the container frees them. [`RawBuffer::attach_block`](dml_core::RawBuffer::attach_block) makes it storage of a
-    /// buffer, and [`RawBuffer::into_container`](dml_core::RawBuffer::into_container) gives the container back with the latest
-    /// contents. Where nothing is to be freed, `()` is a container.
+    /// Creates a block over `bytes` bytes of this GPU's memory at `address`, a `CUdeviceptr`.
     ///
-    /// The driver is asked whether this is memory of the device and its primary context, and whether the allocation has so many
-    /// bytes there. What it cannot tell is the caller's to keep:
+    /// `container` keeps the memory: dropping it frees the memory. If nothing must be freed, pass `()`.
+    /// [`RawBuffer::attach_block`](dml_core::RawBuffer::attach_block) makes the block storage of a buffer.
+    /// [`RawBuffer::into_container`](dml_core::RawBuffer::into_container) returns the container, with the
+    /// latest contents in the memory.
+    ///
+    /// This checks with the driver that the address is memory of the device and its primary context, and that
+    /// the allocation has `bytes` bytes there. The caller guarantees the rest.
     ///
     /// # Errors
-    /// [`Refused`] with the container, for what the driver says otherwise. Memory that the host addresses as well (managed,
-    /// or of the host) is refused.
+    /// [`Refused`] with the container, if one of these checks fails. Managed memory and memory of the host
+    /// are refused.
     ///
     /// # Safety
-    /// 1. The memory stays allocated, at this address, until `container` is dropped or given back. No commands use it then, so it
-    ///    may be freed in any order with other streams.
-    /// 2. Until then nobody else reads or writes the bytes, in any stream, on the host or on another device, but with a grant of
-    ///    the buffer.
-    /// 3. What was enqueued before on these bytes, in whatever stream, has ended ([`fence_of`](Self::fence_of) waits for a stream).
-    ///    This arena's streams do not wait for others.
-    /// 4. The address is aligned for what kernels read there. Memory from the driver is aligned to 256 bytes, a part of
-    ///    it may not be.
+    /// 1. The memory stays allocated, at this address, until `container` is dropped or returned. No commands
+    ///    use it then, so it may be freed on any stream.
+    /// 2. Until then, the bytes are read or written only under a grant of the buffer: on any stream, on the
+    ///    host and on other devices.
+    /// 3. All commands enqueued on these bytes before this call have ended, on every stream. This arena's
+    ///    streams do not wait for others. [`fence_of`](Self::fence_of) waits for a stream.
+    /// 4. The address is aligned for what kernels read there. Memory from the driver is aligned to 256 bytes,
+    ///    but a part of it may not be.
     /// 5. `container` may be dropped on any thread. It is not dropped in a fork of the process.
     ///
     /// ```no_run
@@ -138,7 +140,7 @@ impl CudaArena {
     /// let home = platform.home(platform.device("cuda:0")?).expect("a device has an arena");
     /// let cuda: &CudaArena = platform.arena(home).downcast_ref().expect("a CUDA device has this one");
     /// let address = NativeHandle(allocated_by_a_framework());
-    /// // SAFETY: the framework has allocated 4000 bytes there, and leaves them alone until it hears of the end of the buffer.
+    /// // SAFETY: the framework allocated 4000 bytes there, and does not use them until the buffer ends.
     /// let block = unsafe { cuda.external(address, 4000, ()) }?;
     /// let buffer = platform.buffer::<f32>(1000).build()?;
     /// buffer.raw().attach_block(home, block)?;
@@ -154,16 +156,17 @@ impl CudaArena {
     ) -> Result<ExternalBlock<C>, Box<Refused<C>>> {
         let start = address.0 as CUdeviceptr;
         match self.examine(start, bytes) {
-            // SAFETY: the caller's word, and the driver's.
+            // SAFETY: as the caller guarantees, and the driver has confirmed.
             Ok(()) => Ok(unsafe { self.over(start, bytes, container) }),
             Err(cause) => Err(Box::new(Refused { cause, container })),
         }
     }
 
-    /// Makes a block over a slice of cudarc, which comes back by
-    /// [`RawBuffer::into_container`](dml_core::RawBuffer::into_container), or is freed with the buffer. What its stream, and those
-    /// that cudarc has it follow, were told to do with it has ended when this returns. When the slice comes back, all commands of
-    /// this library have ended, so the next use on any stream is in order.
+    /// Creates a block over a slice of cudarc.
+    ///
+    /// [`RawBuffer::into_container`](dml_core::RawBuffer::into_container) returns the slice; otherwise it is
+    /// freed with the buffer. This waits for the slice's stream, including work that cudarc orders before it.
+    /// When the slice is returned, all commands of this library have ended, so any stream may use it.
     ///
     /// # Errors
     /// [`Refused`] with the slice: [`ExternalError::OtherContext`] for a slice of another device or context,
@@ -190,26 +193,29 @@ impl CudaArena {
     ) -> Result<ExternalBlock<CudaSlice<T>>, Box<Refused<CudaSlice<T>>>> {
         let bytes = slice.num_bytes() as u64;
         match self.settled(&mut slice) {
-            // SAFETY: the slice keeps its memory in this context (1), and nobody else has it (2).
+            // SAFETY: the slice keeps its memory in this context (1), and is owned by the block (2).
             Ok(address) => Ok(unsafe { self.over(address, bytes, slice) }),
             Err(cause) => Err(Box::new(Refused { cause, container: slice })),
         }
     }
 
-    /// Returns a fence for the end of what a stream of the application has been told to do so far. With it
-    /// [`Grants::in_flight`](dml_core::Grants::in_flight) keeps grants until kernels have ended that a framework launched on its own
-    /// stream, and [`Fence::wait`] has memory settled before it is handed over. It can be awaited and asked as one of the arena's own
+    /// Returns a fence for the end of all commands enqueued so far on a stream of the application.
+    ///
+    /// With this fence, [`Grants::in_flight`](dml_core::Grants::in_flight) keeps grants until kernels that a
+    /// framework launched on its own stream have ended. With [`Fence::wait`], a thread can wait for the
+    /// stream before it hands memory over. The fence can be awaited and polled like those of the arena's own
     /// commands.
     ///
     /// # Errors
-    /// [`TransferError`] of the driver, as of a lost device.
+    /// [`TransferError`] of the driver, for example of a lost device.
     ///
     /// # Safety
-    /// 1. `stream` is a `CUstream` of the device's primary context ([`context`](Self::context)), which lives during the call. Zero
-    ///    names its default stream, two the one that the calling thread has of its own (`CU_STREAM_PER_THREAD`).
+    /// 1. `stream` is a `CUstream` of the device's primary context ([`context`](Self::context)) that lives
+    ///    during the call. Zero names the context's default stream, and two the calling thread's own
+    ///    (`CU_STREAM_PER_THREAD`).
     pub unsafe fn fence_of(&self, stream: NativeHandle) -> Result<Fence, TransferError> {
         let stream = std::ptr::with_exposed_provenance_mut::<std::ffi::c_void>(stream.0) as CUstream;
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller guarantees.
         unsafe { self.session.recorded(stream) }
     }
 
@@ -222,12 +228,12 @@ impl CudaArena {
         container: C,
     ) -> ExternalBlock<C> {
         let container = Arc::new(container);
-        // SAFETY: the caller's word; the block keeps the container.
+        // SAFETY: as the caller guarantees. The block keeps the container.
         let block = unsafe { CudaBlock::over(&self.session, address, bytes, container.clone()) };
         ExternalBlock::new(NewBlock::new(Arc::new(block)), container)
     }
 
-    /// Waits for what a slice's stream was told to do, and returns the slice's address.
+    /// Waits for the commands on a slice's stream, and returns the slice's address.
     fn settled<T>(&self, slice: &mut CudaSlice<T>) -> Result<CUdeviceptr, ExternalError> {
         let _entered = self.enter()?;
         let stream = slice.stream().clone();
@@ -256,7 +262,7 @@ impl CudaArena {
         ExternalError::Framework { arena, call, code: i64::from(code as u32), message: words(code).into() }
     }
 
-    /// Asks the driver whether these bytes are memory of the device that the arena can use.
+    /// Checks with the driver that these bytes are memory of the device that the arena can use.
     fn examine(&self, address: CUdeviceptr, bytes: u64) -> Result<(), ExternalError> {
         let _entered = self.enter()?;
         if bytes == 0 {
@@ -266,7 +272,7 @@ impl CudaArena {
         let not_device = |found| ExternalError::NotDeviceMemory { arena: arena(), address, found };
         let kind = attribute(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
             .map_err(|_| not_device("an address that the driver does not know"))?;
-        // A driver that cannot say so has no such memory.
+        // A driver without this attribute has no managed memory.
         if attribute(Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED, address).is_ok_and(|managed| managed != 0) {
             return Err(not_device("managed memory"));
         }
@@ -282,14 +288,14 @@ impl CudaArena {
         if found != own {
             return Err(ExternalError::OtherDevice { arena: arena(), address, found, own });
         }
-        // Memory of a pool, and memory that was mapped, belongs to no context.
+        // Pool memory and mapped memory belong to no context.
         let context = attribute(Attribute::CU_POINTER_ATTRIBUTE_CONTEXT, address).unwrap_or(0);
         if context != 0 && context != self.session.context().addr() as u64 {
             return Err(ExternalError::OtherContext { arena: arena(), address });
         }
         let (start, mut size) = range(address).map_err(|failure| self.failure(failure))?;
         let is_within = |size: u64| address.checked_add(bytes).is_some_and(|end| end <= start + size);
-        // What was mapped piece by piece is one range of addresses, and the driver tells of each piece.
+        // A range that was mapped piece by piece is contiguous, but the driver reports each piece separately.
         while context == 0 && !is_within(size) {
             match range(start + size) {
                 Ok((next, more)) if next == start + size && more != 0 => size += more,
@@ -300,7 +306,7 @@ impl CudaArena {
     }
 }
 
-/// Returns the address and the size of the allocation that has an address. A context is current.
+/// Returns the start and the size of the allocation that contains an address. A context must be current.
 fn range(address: CUdeviceptr) -> Result<(u64, u64), Failure> {
     let (mut start, mut size) = (0, 0);
     // SAFETY: the call writes an address and a number.
@@ -308,11 +314,11 @@ fn range(address: CUdeviceptr) -> Result<(u64, u64), Failure> {
     check("cuMemGetAddressRange", found).map(|()| (start, size as u64))
 }
 
-/// Asks the driver for a fact about an address. A context is current.
+/// Returns an attribute of an address. A context must be current.
 fn attribute(attribute: Attribute, address: CUdeviceptr) -> Result<u64, Failure> {
     let mut value = 0_u64;
-    // SAFETY: the call writes a handle or a smaller number, for which there is room. Smaller ones are the low bytes: the driver
-    // runs on little-endian machines alone.
+    // SAFETY: the call writes at most 8 bytes. Smaller values fill the low bytes: the driver runs on
+    // little-endian machines only.
     check("cuPointerGetAttribute", unsafe {
         cuPointerGetAttribute((&raw mut value).cast(), attribute, address)
     })?;

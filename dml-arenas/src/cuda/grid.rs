@@ -1,47 +1,50 @@
-//! The grid of a launch: blocks of threads, and the launches of the driver that cover them.
+//! The grid of a launch: blocks of threads, and the driver launches that cover them.
 
 use crate::groups::Limits;
 
-/// The most threads of a block along each axis, on every GPU.
+/// Maximum number of threads of a block along each axis, on every GPU.
 const MOST_THREADS: [u64; 3] = [1024, 1024, 64];
-/// The most blocks of a launch of the driver along each axis.
+/// Maximum number of blocks of a driver launch along each axis.
 const MOST_BLOCKS: [u64; 3] = [(1 << 31) - 1, 65_535, 65_535];
-/// The most parts of a launch.
+/// Maximum number of driver launches of one launch.
 const MOST_PARTS: usize = 1 << 16;
 
-/// The threads of a launch along three axes; in two dimensions the first is that of columns, the second that of rows.
+/// The threads of a launch along three axes. In two dimensions, the first axis is the columns and the second
+/// is the rows.
 ///
 /// # Shape and units
-/// All fields count threads, one for each item. The number of threads is padded to whole blocks of threads. A kernel whose last
-/// parameter is a `DmlItems` is told the first item and the end along each axis; one without takes launches from zero alone.
+/// All fields count threads, one for each item. The number of threads is padded to whole blocks. A kernel
+/// whose last parameter is a `DmlItems` receives the first item and the end along each axis. Any other kernel
+/// accepts only launches that start at zero, unless `package_kernel` has built it to receive its part.
 ///
-/// The driver takes 2^31 - 1 blocks along the first axis, and 65,535 along the others. A launch of more is several ones, each of which is
-/// told its own items. A kernel without a `DmlItems` takes none of these.
+/// The driver accepts 2^31 - 1 blocks along the first axis, and 65,535 along the others. A larger launch
+/// becomes several driver launches, each of which receives its own items. A kernel that receives neither its
+/// items nor its part refuses such a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// The first item along each axis.
     pub offset: [u64; 3],
-    /// The number of items along each axis; zero along one launches nothing.
+    /// The number of items along each axis; zero along one axis launches nothing.
     pub items: [u64; 3],
-    /// The size of a block of threads along each axis. Zero leaves it open: 256 threads in all, or what the kernel allows. A size
-    /// that the kernel does not allow is refused.
+    /// The size of a block of threads along each axis. Zero leaves it open: blocks then have 256 threads in
+    /// all, or the kernel's limit. A size that the kernel does not allow is refused.
     pub local: [u64; 3],
 }
 
 impl Launch {
-    /// A launch along one axis.
+    /// Returns a launch along one axis.
     #[must_use]
     pub const fn line(offset: u64, items: u64, local: u64) -> Self {
         Self { offset: [offset, 0, 0], items: [items, 1, 1], local: [local, 1, 1] }
     }
 
-    /// The item after the last one along each axis.
+    /// Returns the end of the items along each axis.
     pub(super) fn ends(&self) -> [u64; 3] {
         std::array::from_fn(|axis| self.offset[axis].saturating_add(self.items[axis]))
     }
 }
 
-/// A launch of the driver: all of one of ours, or a part.
+/// A driver launch: a whole launch, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     /// The first item along each axis, and the end.
@@ -50,20 +53,22 @@ pub(super) struct Part {
     pub(super) grid: [u32; 3],
 }
 
-/// Returns the limits of a kernel that allows so many threads in a block.
+/// Returns the limits of a kernel with at most `max_local` threads in a block.
 pub(super) const fn limits(max_local: u64) -> Limits {
     Limits { total: max_local, axes: MOST_THREADS, required: None }
 }
 
-/// Returns the number of threads in a block along each axis, and the driver's launches. There are several of these, one after the other, where there are more blocks along an axis than it takes. `None` for more than can
-/// be counted.
+/// Returns the number of threads of a block along each axis, and the driver launches in order.
+///
+/// There are several driver launches if one of them cannot hold all blocks along an axis. Returns `None` if
+/// the threads or parts exceed what can be counted.
 pub(super) fn parts(launch: &Launch, limits: &Limits) -> Option<([u32; 3], Vec<Part>)> {
     let local = limits.choose(launch.local);
     let (mut parts, mut threads) = (vec![Part { items: [launch.offset; 2], grid: [1; 3] }], [1; 3]);
     for axis in 0..3 {
         let size = local[axis];
         let (first, blocks) = (launch.offset[axis], launch.items[axis].div_ceil(size));
-        // No part's end, padded, is more than this.
+        // The padded end of each part is at most this.
         blocks.checked_mul(size)?.checked_add(first)?;
         let end = first + launch.items[axis];
         let count = usize::try_from(blocks.div_ceil(MOST_BLOCKS[axis])).ok()?;
@@ -98,22 +103,22 @@ mod tests {
     #[test]
     fn a_launch_that_the_driver_takes_is_one_part() {
         let (threads, found) = parts(&Launch::line(7, 1000, 0), &limits(1024)).unwrap();
-        assert_eq!(threads, [256, 1, 1], "the usual size");
+        assert_eq!(threads, [256, 1, 1], "the default size");
         assert_eq!(found, [Part { items: [[7, 0, 0], [1007, 1, 1]], grid: [4, 1, 1] }]);
         let (threads, _) = parts(&Launch::line(0, 1000, 0), &limits(128)).unwrap();
-        assert_eq!(threads, [128, 1, 1], "what the kernel allows");
+        assert_eq!(threads, [128, 1, 1], "the kernel's limit");
         let (threads, found) = parts(&launch([0, 5, 0], [100, 30, 1], [64, 4, 1]), &limits(128)).unwrap();
-        assert_eq!(threads, [64, 4, 1], "along several, what was asked for");
+        assert_eq!(threads, [64, 4, 1], "the requested sizes along several axes");
         assert_eq!(found, [Part { items: [[0, 5, 0], [100, 35, 1]], grid: [2, 8, 1] }]);
         let (threads, _) = parts(&launch([0; 3], [100, 30, 2], [64, 0, 0]), &limits(1024)).unwrap();
-        assert_eq!(threads, [64, 4, 1], "the usual number along the axes that are left open");
+        assert_eq!(threads, [64, 4, 1], "the default number of threads along the open axes");
         let (_, found) = parts(&launch([0; 3], [255, 65_535, 1], [255, 1, 1]), &limits(255)).unwrap();
         assert_eq!(found, [Part { items: [[0; 3], [255, 65_535, 1]], grid: [1, 65_535, 1] }]);
         let (_, found) = parts(&launch([0; 3], [1, 1, 2 * 65_535], [1, 1, 2]), &limits(1024)).unwrap();
-        assert_eq!(found.len(), 1, "as many planes of blocks");
+        assert_eq!(found.len(), 1, "the maximum number of planes of blocks");
     }
 
-    /// binomial has a row of threads for each item: its packages of more than 65,535 items failed, and so did the GPU.
+    /// The binomial kernel has a row of threads for each item, so a package can exceed 65,535 rows of blocks.
     #[test]
     fn more_rows_of_blocks_than_the_driver_takes_are_several_parts() {
         let (threads, found) =
@@ -124,7 +129,7 @@ mod tests {
             grid: [1, (end - first) as u32, 1],
         };
         assert_eq!(found, [part(9, 65_544), part(65_544, 131_079), part(131_079, 131_080)]);
-        // The last block of the last part alone is not full.
+        // Only the last block of the last part is not full.
         let (_, found) =
             parts(&launch([0, 9, 0], [10, 8 * 65_535 + 3, 1], [16, 8, 1]), &limits(128)).unwrap();
         let ends: Vec<_> = found.iter().map(|part| (part.items[0][1], part.items[1][1], part.grid)).collect();
@@ -156,7 +161,7 @@ mod tests {
         assert_eq!(parts(&Launch::line(u64::MAX - 10, 11, 1), &limits(1024)), None, "its end");
         assert_eq!(parts(&launch([0; 3], [1, 1 << 40, 1], [1, 1, 1]), &limits(1024)), None, "too many parts");
         let most = launch([0; 3], [1, 65_535 << 16, 1], [1, 1, 1]);
-        assert_eq!(parts(&most, &limits(1024)).expect("as many parts as there may be").1.len(), 1 << 16);
+        assert_eq!(parts(&most, &limits(1024)).expect("the maximum number of parts").1.len(), 1 << 16);
         assert_eq!(
             parts(&launch([0; 3], [1, 1, 1], [1, 1 << 33, 1]), &limits(1024)),
             None,

@@ -1,30 +1,31 @@
-//! Device memory that no block has, kept for the next block of its size.
+//! Freed device memory, kept for the next block of its size.
 //!
 //! ```text
 //!   a block is dropped ──▶ idle ──▶ the next block of this size
-//!                            └──▶ the driver: beyond the limit, where memory runs out, when the device closes
+//!                            └──▶ the driver: above the limit, when memory runs out, when the device closes
 //! ```
-//! The driver takes 4 us for memory of its pool, and 50 us where its code is in no cache. The pool hands memory out in the order of a stream, and
-//! transfers use other streams, so the first one has to be waited for. Programs make blocks of the same sizes again and again.
+//! An allocation from the driver's pool takes 4 us, or 50 us with a cold cache. The pool allocates in the
+//! order of one stream, and transfers use other streams, so each allocation waits for that stream. Programs
+//! often allocate blocks of the same sizes.
 //!
-//! 1. No command uses memory that is idle: blocks go when their commands have ended.
-//! 2. All of it together has at most `limit_bytes`, and [`MOST`] pieces.
+//! 1. No command uses idle memory: a block is dropped after its commands have ended.
+//! 2. Idle memory has at most `limit_bytes` bytes, and [`MOST`] pieces.
 
 use cudarc::driver::sys::CUdeviceptr;
 use std::collections::VecDeque;
 
-/// What sizes are multiples of, in bytes: the driver's own unit.
+/// Sizes are multiples of this, in bytes: the driver's own unit.
 const UNIT_BYTES: usize = 512;
-/// The most pieces that are kept: they are searched one by one.
+/// Maximum number of idle pieces. The search is linear.
 const MOST: usize = 256;
 
-/// Returns the size of the memory for a block.
+/// Returns the size of the memory for a block of `len` bytes; `None` on overflow.
 pub(super) fn size_of(len: usize) -> Option<usize> {
-    // The driver has no memory without bytes.
+    // The driver allocates no empty memory.
     len.max(1).checked_next_multiple_of(UNIT_BYTES)
 }
 
-/// Idle memory and its sizes. What was idle longest comes first.
+/// Idle memory with its sizes, the piece that was idle longest first.
 #[derive(Debug)]
 pub(super) struct Idle {
     pieces: VecDeque<(usize, CUdeviceptr)>,
@@ -37,7 +38,7 @@ impl Idle {
         Self { pieces: VecDeque::new(), bytes: 0, limit_bytes }
     }
 
-    /// Takes memory of this size, of several pieces the one that was kept last.
+    /// Takes a piece of this size, the one that was freed last.
     pub(super) fn take(&mut self, size: usize) -> Option<CUdeviceptr> {
         let found = self.pieces.iter().rposition(|piece| piece.0 == size)?;
         let (size, address) = self.pieces.remove(found)?;
@@ -45,7 +46,7 @@ impl Idle {
         Some(address)
     }
 
-    /// Keeps memory. Returns what the driver is to have back.
+    /// Keeps a piece. Returns the pieces that the caller must give back to the driver.
     #[must_use]
     pub(super) fn keep(&mut self, size: usize, address: CUdeviceptr) -> Vec<CUdeviceptr> {
         if size as u64 > self.limit_bytes {
@@ -62,7 +63,7 @@ impl Idle {
         gone
     }
 
-    /// Returns all of it, which the driver is to have back.
+    /// Returns all pieces, which the caller must give back to the driver.
     #[must_use]
     pub(super) fn drain(&mut self) -> Vec<CUdeviceptr> {
         self.bytes = 0;
@@ -96,10 +97,10 @@ mod tests {
             assert_eq!(idle.keep(512, address), NONE);
         }
         assert_eq!(idle.keep(1024, 5), [1, 2]);
-        assert_eq!(idle.keep(2049, 6), [6], "what has no room at all disturbs nobody");
+        assert_eq!(idle.keep(2049, 6), [6], "a piece above the limit evicts nothing");
         assert_eq!(idle.keep(2048, 7), [3, 4, 5]);
         assert_eq!(idle.take(2048), Some(7));
-        // What was taken takes no room.
+        // A taken piece does not count towards the limit.
         assert_eq!(idle.keep(2048, 8), NONE);
         assert_eq!(idle.drain(), [8]);
         assert_eq!(idle.keep(2048, 9), NONE);

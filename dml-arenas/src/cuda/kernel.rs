@@ -1,4 +1,4 @@
-//! Kernels: CUDA C or PTX, made once for each arena and launched on its stream.
+//! Kernels: CUDA C or PTX, built once for each arena and launched on its streams.
 
 use super::arena::CudaArena;
 use super::block::CudaBlock;
@@ -20,20 +20,20 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::fmt;
 
-/// The size of `DmlItems`, the parameter that tells a kernel its items.
+/// The size of `DmlItems`, the parameter through which a kernel receives its items, in bytes.
 pub(super) const ITEMS_BYTES: usize = 48;
-/// How much local memory a kernel has without being asked, in bytes.
+/// Local memory that a kernel may use without raising its limit, in bytes.
 const LOCAL_BYTES: u64 = 48 << 10;
 const LAUNCH: &str = "cuLaunchKernel";
-/// The call that fails where parts of the launch before it may run.
+/// The call that fails if earlier parts of the same launch may run.
 const LAUNCH_A_FURTHER_PART: &str = "cuLaunchKernel of a further part";
 
-/// A module of the driver.
+/// A loaded module of the driver.
 #[derive(Debug)]
 pub(super) struct Program {
     module: Raw<CUmodule>,
-    /// The local memory that launches of its kernels may take so far, where it is more than [`LOCAL_BYTES`]. The driver has one
-    /// function for all kernels of a name, so they share the limit.
+    /// The local memory limit of kernels that need more than [`LOCAL_BYTES`], in bytes, by name. The driver
+    /// has one function per name, so kernels of one name share the limit.
     local_bytes: Mutex<HashMap<Box<str>, u64>>,
     session: Arc<Session>,
 }
@@ -41,7 +41,8 @@ pub(super) struct Program {
 impl Drop for Program {
     fn drop(&mut self) {
         if let Ok(_entered) = self.session.enter_lost() {
-            // SAFETY: the module made in `load`, unloaded once. Its kernels keep it, and fences these.
+            // SAFETY: the module from `load`, unloaded once. Its kernels keep it, and fences keep the
+            // kernels' programs.
             let _ = unsafe { cuModuleUnload(self.module.0) };
         }
     }
@@ -59,13 +60,13 @@ pub enum KernelArg<'a> {
     Scalar(Scalar),
     /// A value of any type, as its bytes.
     Bytes(&'a [u8]),
-    /// Local memory: so many bytes of `extern __shared__` memory for each block of threads. It is no parameter of the kernel;
-    /// several add up.
+    /// Local memory: the number of bytes of `extern __shared__` memory for each block of threads. It is not a
+    /// parameter of the kernel; the sizes of several add up.
     Local(u64),
 }
 
 impl KernelArg<'_> {
-    /// Returns what a parameter takes it as, if it is one.
+    /// Returns the argument as a parameter sees it; `None` for local memory.
     fn given(&self) -> Option<Given> {
         Some(match self {
             Self::Block(_) | Self::Nothing => Given::Block,
@@ -76,7 +77,7 @@ impl KernelArg<'_> {
     }
 }
 
-/// An argument as a parameter sees it: what it is, and its size in bytes.
+/// The kind of an argument, and its size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Given {
     Block,
@@ -103,7 +104,8 @@ impl fmt::Display for Given {
     }
 }
 
-/// A scalar as the device has it. One of a kind that is not known has no bytes, as no parameter has, so it is refused.
+/// The bytes of a scalar on the device. An unknown kind has no bytes, which fits no parameter, so it is
+/// refused.
 #[derive(Clone, Copy, Debug)]
 struct ScalarBytes {
     bytes: [u8; 8],
@@ -139,26 +141,29 @@ impl ScalarBytes {
     }
 }
 
-/// Returns whether a kernel may have run although its launch failed: it was enqueued, or a part of it was, but its end could not be
-/// marked.
+/// Returns whether a kernel may have run although its launch failed.
+///
+/// This is so if it was enqueued but the end could not be marked, if a part of it was enqueued, or if the
+/// device was lost.
 #[must_use]
 pub fn may_have_begun(error: &TransferError) -> bool {
     matches!(error, TransferError::Framework { call: RECORD | LAUNCH_A_FURTHER_PART, .. })
         || error.is_device_lost()
 }
 
-/// Loads machine code or PTX into the current context. With a failure comes what the driver says of the code, if anything.
+/// Loads machine code or PTX into the current context. An error includes the driver's log, which may be
+/// empty.
 pub(super) fn load_module(mut code: Vec<u8>) -> Result<CUmodule, (Failure, String)> {
-    // The text ends with a zero, which machine code ignores.
+    // PTX must end with a zero character. Machine code ignores it.
     code.push(0);
     let (mut module, mut log) = (std::ptr::null_mut(), vec![0_u8; 8 << 10]);
     let mut options =
         [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
-    // The driver takes a size in the place of an address.
+    // The driver takes this option's value in place of an address.
     let size = std::ptr::without_provenance_mut::<c_void>(log.len());
     let mut values = [log.as_mut_ptr().cast::<c_void>(), size];
-    // SAFETY: code that ends with a zero, and two options with their values: a buffer and its size. The call writes a
-    // handle, and at most so much of a log.
+    // SAFETY: the code ends with a zero. There are two options with their values: a buffer and its size. The
+    // call writes a handle, and at most that many bytes of log.
     let loaded = check("cuModuleLoadDataEx", unsafe {
         let code = code.as_ptr().cast();
         cuModuleLoadDataEx(&raw mut module, code, 2, options.as_mut_ptr(), values.as_mut_ptr())
@@ -169,10 +174,10 @@ pub(super) fn load_module(mut code: Vec<u8>) -> Result<CUmodule, (Failure, Strin
     Ok(module)
 }
 
-/// Returns a kernel of a module of the current context, with the most threads of a block.
+/// Returns a kernel of a module in the current context, and the maximum number of threads of its blocks.
 pub(super) fn find_function(module: CUmodule, name: &CStr) -> Result<(CUfunction, u64), Failure> {
     let (mut function, mut max_local) = (std::ptr::null_mut(), 0);
-    // SAFETY: a live module and a text that ends with a zero; the call writes a handle.
+    // SAFETY: a live module and a C string; the call writes a handle.
     let found = unsafe { cuModuleGetFunction(&raw mut function, module, name.as_ptr()) };
     check("cuModuleGetFunction", found)?;
     let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
@@ -182,7 +187,7 @@ pub(super) fn find_function(module: CUmodule, name: &CStr) -> Result<(CUfunction
     Ok((function, u64::try_from(max_local).unwrap_or(1).max(1)))
 }
 
-/// A parameter of a kernel: where it lies among the others, and its size, in bytes.
+/// A parameter of a kernel: its offset among the parameters and its size, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Parameter {
     offset: usize,
@@ -190,31 +195,37 @@ struct Parameter {
 }
 
 impl CudaArena {
-    /// Makes a kernel from CUDA C or PTX. A program is compiled once for each source and options, and kept in the user's
-    /// cache folder (`dml/cuda` in `$XDG_CACHE_HOME`, or in `.cache` of the home folder), unless it includes files. In CUDA C the
-    /// kernel is `extern "C" __global__`, and `DmlItems` is known. `options` are NVRTC's, with spaces between them.
+    /// Builds a kernel from CUDA C or PTX.
     ///
-    /// DML does not check what memory a kernel touches: the caller of [`launch`](CudaKernel::launch) is responsible
-    /// for that. Of arguments the number and the sizes are checked, which is all that the driver tells.
+    /// In CUDA C, the kernel must be `extern "C" __global__`, and `DmlItems` is predefined. `options` are
+    /// NVRTC's, separated by spaces. A source is compiled once for its options. The code is cached in the
+    /// user's cache folder (`dml/cuda` in `$XDG_CACHE_HOME`, or in `.cache` of the home folder), unless the
+    /// source includes files.
+    ///
+    /// DML does not check what memory a kernel touches: the caller of [`launch`](CudaKernel::launch) is
+    /// responsible for that. DML checks the number and sizes of arguments, because the driver reports nothing
+    /// else about parameters.
     ///
     /// # Errors
-    /// [`BuildError`]: [`Compile`](BuildError::Compile) with the compiler's log if it refuses the source,
+    /// [`BuildError`]: [`Compile`](BuildError::Compile) with the compiler's log if it rejects the source,
     /// [`NoKernel`](BuildError::NoKernel) if the source has no kernel of this name,
     /// [`NoCompiler`](BuildError::NoCompiler) without NVRTC.
     pub fn kernel(&self, source: &str, name: &str, options: &str) -> Result<CudaKernel, BuildError> {
         self.kernel_of(source, name, options, numbering::of_launch(source, options))
     }
 
-    /// As [`kernel`](Self::kernel), for launches that are parts of a run ([`CudaKernel::launch_part`]).
+    /// Builds a kernel like [`kernel`](Self::kernel), for launches that are parts of a run
+    /// ([`CudaKernel::launch_part`]).
     ///
-    /// Blocks are numbered within the whole run if the kernel has no `DmlItems`, or may use `blockIdx` or `gridDim`. Its
-    /// definition then gets one parameter more, and 24 bytes of its shared memory are used.
+    /// Blocks are numbered within the whole run if the kernel has no `DmlItems`, or may use `blockIdx` or
+    /// `gridDim`. Its definition then gets a further parameter, and it uses 24 bytes of its shared memory.
     ///
-    /// A kernel that needs the numbers of its own launch defines `DML_PACKAGE_GROUPS`, in its source or in `options`.
+    /// A kernel that needs the numbers of its own launch defines `DML_PACKAGE_GROUPS`, in its source or in
+    /// `options`.
     ///
     /// # Errors
-    /// As [`kernel`](Self::kernel), and [`NotDivisible`](BuildError::NotDivisible) for one that is not told its part: its blocks cannot
-    /// be numbered, or it is PTX without a `DmlItems`.
+    /// The errors of [`kernel`](Self::kernel), and [`NotDivisible`](BuildError::NotDivisible) for a kernel
+    /// that cannot receive its part: its blocks cannot be numbered, or it is PTX without a `DmlItems`.
     pub fn package_kernel(&self, source: &str, name: &str, options: &str) -> Result<CudaKernel, BuildError> {
         let refused = |reason: String| BuildError::NotDivisible {
             arena: self.desc().name.clone(),
@@ -269,7 +280,7 @@ impl CudaArena {
         }
         let mut part = None;
         if numbering == Numbering::Run {
-            // Conditions and macros may choose a definition that was not found in the text.
+            // Conditional compilation and macros may select a definition that was not found in the text.
             part = parameters.pop().filter(|part| part.bytes == PART_BYTES);
             if part.is_none() {
                 let reason = "the definition that is compiled is not the one found in its source".to_owned();
@@ -304,7 +315,7 @@ impl CudaArena {
         }
     }
 
-    /// Returns the program of this source, from this process, from the cache, or from the compiler.
+    /// Returns the loaded program of this source: an existing one, or one from the cache or the compiler.
     fn program(&self, source: &str, kernel: &str, options: &str) -> Result<Arc<Program>, BuildError> {
         let (arena, kernel_name) = (self.desc().name.clone(), kernel.to_owned());
         let zero =
@@ -360,9 +371,9 @@ pub struct CudaKernel {
     name: Box<str>,
     /// The name of its arena.
     arena: Arc<str>,
-    /// Those that arguments are for, and the kernel's items.
+    /// The parameters for arguments, and the one for the kernel's items.
     parameters: Vec<Parameter>,
-    /// The parameter that was added to number the blocks by.
+    /// The added parameter that numbers the blocks.
     part: Option<Parameter>,
     numbering: Numbering,
     limits: Limits,
@@ -372,34 +383,35 @@ pub struct CudaKernel {
 }
 
 impl CudaKernel {
-    /// The kernel's name in its source.
+    /// Returns the kernel's name in its source.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The most threads of a block, in all axes together.
+    /// Returns the maximum number of threads of a block, along all axes together.
     #[must_use]
     pub fn max_local(&self) -> u64 {
         self.limits.total
     }
 
-    /// Returns whether the kernel is told its items in addition to `given` arguments.
+    /// Returns whether the kernel receives its items in addition to `given` arguments.
     fn takes_items(&self, given: usize) -> bool {
         self.parameters.len() == given + 1
             && self.parameters.last().is_some_and(|last| last.bytes == ITEMS_BYTES)
     }
 
-    /// The number of arguments that the kernel takes, its items not counted.
+    /// Returns the number of arguments that the kernel takes, without its items.
     fn takes(&self) -> usize {
         let count = self.parameters.len();
         if count > 0 && self.takes_items(count - 1) { count - 1 } else { count }
     }
 
-    /// Checks arguments against the kernel's own signature: their number and sizes. The driver does not tell types.
+    /// Checks the number and sizes of arguments against the kernel's signature. The driver does not report
+    /// types.
     ///
     /// # Errors
-    /// [`Misfit`], with both sides.
+    /// [`Misfit`], with the given and the expected arguments.
     pub fn fits(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
         let given = arguments.iter().filter_map(|argument| {
             Some(match argument {
@@ -435,14 +447,14 @@ impl CudaKernel {
     /// [`Misfit::Groups`], with the reason:
     /// - the kernel or the device does not allow the size;
     /// - blocks are numbered within the run, and their size is left open;
-    /// - the kernel asks for its block, and was made by [`CudaArena::kernel`].
+    /// - the source uses `blockIdx` or `gridDim`, and the kernel was built by [`CudaArena::kernel`].
     pub fn check_groups(&self, shape: &ItemShape) -> Result<(), Misfit> {
         let local = shape.local();
         let open = || local[..shape.dimensions()].contains(&0);
         let checked = match self.numbering {
             Numbering::Run if open() => Err("its blocks are numbered, so they need a size".to_owned()),
             Numbering::Unaware => {
-                Err("its source asks for its block, and it was not made by `package_kernel`".to_owned())
+                Err("its source uses blockIdx or gridDim, so build it with `package_kernel`".to_owned())
             }
             _ => self.limits.check(local),
         };
@@ -453,26 +465,29 @@ impl CudaKernel {
     /// Starts the kernel. The fence waits for its end and reports zero bytes.
     ///
     /// # Safety
-    /// 1. With these arguments and this many threads, the kernel touches only the bytes of its arguments' blocks.
+    /// 1. With these arguments and this many threads, the kernel touches only the bytes of its arguments'
+    ///    blocks.
     ///
-    /// One more condition is needed for correct contents, not for memory safety. The bytes are granted to the caller
-    /// until the fence has ended, for writing where the kernel writes.
+    /// For correct contents, not for memory safety, the bytes must be granted to the caller until the fence
+    /// has ended, with write access where the kernel writes.
     ///
     /// # Errors
-    /// [`TransferError::Framework`], with the argument's index in its message, if the number, the sizes or the arena of
-    /// the arguments do not fit, or the kernel is not told its items and these do not begin at zero; otherwise the
-    /// driver's error.
+    /// [`TransferError::Framework`], with the argument's index in its message, if the number, the sizes or
+    /// the arena of the arguments do not fit. The same error without an index, if the size of the blocks does
+    /// not fit, the launch is too large, or the items do not start at zero and the kernel does not receive
+    /// them. Otherwise, the driver's error.
     pub unsafe fn launch(&self, args: &[KernelArg<'_>], launch: Launch) -> Result<Fence, TransferError> {
         self.session.await_beside()?;
-        // SAFETY: as the caller answers for.
+        // SAFETY: as the caller guarantees.
         unsafe { self.launch_on(Way::Kernels, args, launch, launch.ends()) }
     }
 
     /// Starts the kernel on a part of a run.
     ///
-    /// If the part is [independent](dml_core::Launch::is_independent), it may run beside the kernels that were launched before: on one of a
-    /// few streams, in turn. A device that one kernel does not fill, at its end above all, runs others meanwhile. None of those in
-    /// flight may write what it reads or writes, or read what it writes. Launches without it, and copies, run after it.
+    /// An [independent](dml_core::Launch::is_independent) part may run concurrently with the kernels launched
+    /// before it. Such parts use a few streams in turn, so that a device that one kernel does not fill,
+    /// mostly at its end, also runs others. No kernel in flight may write what this part reads or writes, or
+    /// read what it writes. Later copies, and later launches that are not independent, run after it.
     ///
     /// # Safety
     /// As [`launch`](Self::launch).
@@ -490,10 +505,10 @@ impl CudaKernel {
         total[shape.axis()] = part.total;
         if !part.is_independent {
             self.session.await_beside()?;
-            // SAFETY: as the caller answers for.
+            // SAFETY: as the caller guarantees.
             return unsafe { self.launch_on(Way::Kernels, args, launch, total) };
         }
-        // SAFETY: as the caller answers for.
+        // SAFETY: as the caller guarantees.
         self.session.beside(|way| unsafe { self.launch_on(way, args, launch, total) })
     }
 
@@ -517,16 +532,15 @@ impl CudaKernel {
         }
         let is_told = is_told || self.part.is_some();
         if !is_told && launch.offset != [0; 3] {
-            let reason = format!("kernel {} has no DmlItems, so its items begin at zero", self.name);
+            let reason = format!("kernel {} has no DmlItems, so its items must begin at zero", self.name);
             return Err(invalid(reason));
         }
         let uncountable = || format!("kernel {}: {launch:?} exceeds what can be counted", self.name);
         let (local, parts) = parts(&launch, &self.limits).ok_or_else(|| invalid(uncountable()))?;
         if !is_told && parts.len() > 1 {
             let name = &self.name;
-            let reason = format!(
-                "kernel {name} has no DmlItems, and {launch:?} has more blocks along an axis than one launch of the driver"
-            );
+            let reason =
+                format!("kernel {name} has no DmlItems, but {launch:?} needs several launches of the driver");
             return Err(invalid(reason));
         }
         let parameters: Vec<_> = self.parameters.iter().chain(&self.part).copied().collect();
@@ -570,14 +584,15 @@ impl CudaKernel {
                 let mut addresses = packed.addresses(&parameters);
                 let ([gx, gy, gz], [x, y, z], shared) = (part.grid, local, local_bytes as u32);
                 let (params, extra) = (addresses.as_mut_ptr(), std::ptr::null_mut());
-                // SAFETY: a live function with as many parameters as there are addresses, each of a value of its size, which the
-                // call copies. What the kernel touches is the caller's to answer for (1).
+                // SAFETY: a live function with as many parameters as there are addresses. Each address has a
+                // value of its parameter's size, which the call copies. The caller guarantees what the kernel
+                // touches (1).
                 let launched = unsafe {
                     cuLaunchKernel(self.function.0, gx, gy, gz, x, y, z, shared, stream, params, extra)
                 };
                 if launched != CUresult::CUDA_SUCCESS {
                     if further.get() {
-                        // Parts before may still run, so wait for them while `keep` is alive.
+                        // Earlier parts may still run, so wait for them while `keep` is alive.
                         // SAFETY: a live stream.
                         let _ = unsafe { cuStreamSynchronize(stream) };
                     }
@@ -587,7 +602,7 @@ impl CudaKernel {
             }
             CUresult::CUDA_SUCCESS
         };
-        // SAFETY: what is enqueued uses the blocks and the program alone; after a failure nothing of it runs.
+        // SAFETY: the commands use only the blocks and the program. After a failure none of them runs.
         let launched = unsafe { self.session.command((way, LAUNCH), 0, keep, enqueue) };
         launched.map_err(|mut error| {
             if let TransferError::Framework { call, .. } = &mut error
@@ -600,7 +615,7 @@ impl CudaKernel {
         })
     }
 
-    /// Lets the kernel have so much local memory.
+    /// Raises the kernel's local memory limit to at least `bytes`.
     fn allow_local(&self, bytes: u64) -> Result<(), TransferError> {
         if bytes <= LOCAL_BYTES {
             return Ok(());
@@ -632,7 +647,7 @@ impl fmt::Debug for CudaKernel {
     }
 }
 
-/// The arguments of a launch, each at the place of its parameter.
+/// The arguments of a launch, each at the offset of its parameter.
 struct Packed(Vec<u64>);
 
 impl Packed {
@@ -646,11 +661,11 @@ impl Packed {
         bytes[place.offset..place.offset + place.bytes].copy_from_slice(value);
     }
 
-    /// Returns the address of each argument, valid while this lives.
+    /// Returns the address of each argument, valid while `self` lives.
     fn addresses(&mut self, parameters: &[Parameter]) -> Vec<*mut c_void> {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.0);
         let base = bytes.as_mut_ptr();
-        // The offsets lie within the bytes, from which they were made.
+        // Each offset lies within the bytes, whose size was computed from the offsets.
         parameters.iter().map(|parameter| base.wrapping_add(parameter.offset).cast()).collect()
     }
 }

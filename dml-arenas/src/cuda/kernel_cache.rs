@@ -3,10 +3,11 @@
 //! ```text
 //!   dml/cuda/<digest>.bin    the key's length, the key, the code's length, the code
 //! ```
-//! 1. A file holds the whole key (source, options, target, versions of driver and compiler), so that a digest which two keys
-//!    share does no harm.
-//! 2. A file is written beside and moved into place, so that nobody reads half of one. What is damaged is not used.
-//! 3. The cache saves time and nothing else: whatever fails here, the kernel is compiled.
+//! 1. A file holds the whole key (source, options, target, versions of driver and compiler), so a collision
+//!    of digests is harmless.
+//! 2. A file is written to a temporary name and renamed, so a reader never sees a partial file. Damaged files
+//!    are ignored.
+//! 3. The cache only saves time: if it fails, the kernel is compiled.
 
 use crate::files::{self, Source};
 use crate::user_cache;
@@ -16,10 +17,10 @@ use std::path::{Path, PathBuf};
 /// The first bytes of each file.
 const MAGIC: &[u8] = b"dml-cuda-kernel 1\n";
 
-/// The size above which a file is not used, in bytes.
+/// Maximum size of a cache file, in bytes. Larger files are ignored.
 const LARGEST_FILE_BYTES: u64 = 256 << 20;
 
-/// What a compiled kernel depends on.
+/// Everything that determines the code of a compiled kernel.
 #[derive(Debug)]
 pub(super) struct Key(String);
 
@@ -40,12 +41,12 @@ fn folder() -> Option<PathBuf> {
     user_cache::folder().map(|folder| folder.join("cuda"))
 }
 
-/// Returns the code of a key, if it is there.
+/// Returns the cached code of a key.
 pub(super) fn load(key: &Key) -> Option<Vec<u8>> {
     load_from(&folder()?, key)
 }
 
-/// Keeps the code of a key.
+/// Caches the code of a key.
 pub(super) fn store(key: &Key, code: &[u8]) {
     if let Some(folder) = folder() {
         let _ = store_in(&folder, key, code);
@@ -60,7 +61,7 @@ fn load_from(folder: &Path, key: &Key) -> Option<Vec<u8>> {
     (found == key.0.as_bytes() && rest.is_empty() && !code.is_empty()).then(|| code.to_vec())
 }
 
-/// Splits off a part, which its length precedes.
+/// Splits off a part that is preceded by its length.
 fn part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<8>()?;
     rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)
@@ -87,7 +88,7 @@ mod tests {
         store_in(&folder, &key, &code).unwrap();
         assert_eq!(load_from(&folder, &key), Some(code.clone()));
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing lies beside it");
-        // Another key that happens to have the same digest.
+        // Another key with the same digest.
         let other = Key::new(&["source-", "O", "sm_90"]);
         assert_ne!(other.0, key.0);
         std::fs::copy(key.file(&folder), other.file(&folder)).unwrap();

@@ -1,5 +1,7 @@
-//! The same work written by hand against the CUDA driver, to measure the overhead of the data layer. Of DML it uses only the
-//! order in which devices are numbered, and the compiler's cache, so that both run the same machine code.
+//! A hand-written CUDA program that does the same work without the data layer, to measure its overhead.
+//!
+//! It shares with DML only the numbering of devices and the cache of compiled code. So both run the same
+//! machine code.
 
 mod gpu;
 pub mod hand;
@@ -11,7 +13,7 @@ use dml_core::sync::Arc;
 use gpu::{Arguments, Gpu, Kernel, Memory, PageLocked};
 use std::time::{Duration, Instant};
 
-/// A kernel with its buffers, ready to be run and timed. It does not work in a fork.
+/// A kernel with its buffers, ready to run and be timed. It does not work in a fork.
 #[derive(Debug)]
 pub struct Baseline {
     slots: Vec<Slot>,
@@ -22,16 +24,16 @@ pub struct Baseline {
     gpu: Arc<Gpu>,
 }
 
-/// What the host's side of the buffers is made of.
+/// The kind of host memory that holds the data of the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HostMemory {
-    /// Memory as any program has it, which the driver copies piece by piece.
+    /// Pageable memory, which the driver copies through its own page-locked memory.
     Ordinary,
-    /// Memory of the driver, whose pages are locked.
+    /// Page-locked memory from the driver.
     PageLocked,
 }
 
-/// Device memory and the host's bytes of it.
+/// A buffer: device memory, and host memory with its data.
 #[derive(Debug)]
 struct Slot {
     memory: Memory,
@@ -73,8 +75,8 @@ impl HostBytes {
 }
 
 impl Baseline {
-    /// Opens the device, makes the kernel, and allocates the buffers on the device and on the host. A run writes the inputs from
-    /// ordinary memory and reads the outputs into it.
+    /// Opens the device, builds the kernel, and allocates the buffers on the device and on the host. A run
+    /// writes the inputs from pageable memory and reads the outputs into it.
     ///
     /// # Errors
     /// The [`BaselineError`] of the step that failed.
@@ -82,11 +84,11 @@ impl Baseline {
         Self::with(HostMemory::Ordinary, spec)
     }
 
-    /// As [`new`](Self::new), but the host's side of the buffers is page-locked memory, which the GPU transfers at the speed of the
-    /// link.
+    /// Does the same as [`new`](Self::new), but with page-locked host memory, which the GPU transfers at the
+    /// speed of the link.
     ///
     /// # Errors
-    /// As of [`new`](Self::new).
+    /// As [`new`](Self::new).
     pub fn suited(spec: BaselineSpec<'_>) -> Result<Self, BaselineError> {
         Self::with(HostMemory::PageLocked, spec)
     }
@@ -116,8 +118,8 @@ impl Baseline {
             let slot =
                 Slot { memory: gpu.alloc(data.len())?, data: HostBytes::of(&gpu, host, &data)?, is_output };
             if is_output {
-                // What an earlier program left there is not taken for this one's result.
-                // SAFETY: nobody touches the bytes until the stream is finished, which is waited for at once.
+                // Overwrites what an earlier program left in the memory, which could pass for the result.
+                // SAFETY: the bytes are not changed until the stream is finished, in the next statement.
                 let written = unsafe { gpu.write(&slot.memory, slot.data.bytes()) };
                 let finished = gpu.finish();
                 written.and(finished)?;
@@ -132,10 +134,10 @@ impl Baseline {
     fn enqueue(&mut self) -> Result<(), BaselineError> {
         let gpu = &self.gpu;
         for slot in self.slots.iter().filter(|slot| !slot.is_output && !slot.data.bytes().is_empty()) {
-            // SAFETY: nobody touches the bytes until `run` has finished the stream.
+            // SAFETY: no code touches the bytes until `run` has finished the stream.
             unsafe { gpu.write(&slot.memory, slot.data.bytes()) }?;
         }
-        // SAFETY: the arguments are those that the caller of `new` has for the kernel, whose buffers live.
+        // SAFETY: the caller of `new` named these arguments for the kernel. Their buffers are alive.
         unsafe { gpu.launch(&self.kernel, &self.arguments, self.items, self.local) }?;
         for slot in self.slots.iter_mut().filter(|slot| slot.is_output && !slot.data.bytes().is_empty()) {
             // SAFETY: as for the inputs.
@@ -146,7 +148,7 @@ impl Baseline {
 }
 
 impl HandWritten for Baseline {
-    /// The context is made current before the clock runs.
+    /// The context is made current before timing starts.
     fn run(&mut self) -> Result<Duration, BaselineError> {
         let gpu = self.gpu.clone();
         let _entered = gpu.enter()?;
@@ -159,7 +161,7 @@ impl HandWritten for Baseline {
         Ok(start.elapsed())
     }
 
-    /// In a fork a page-locked output has no bytes.
+    /// In a fork, a page-locked output is empty.
     fn output(&self, index: usize) -> &[u8] {
         let mut outputs = self.slots.iter().filter(|slot| slot.is_output);
         outputs.nth(index).unwrap_or_else(|| panic!("the kernel has no output {index}")).data.bytes()

@@ -1,6 +1,6 @@
-// What DML puts before a kernel in CUDA C that asks for its block or for the grid. A package is a part of a run, and CUDA's
-// own numbers count from the part's first block. Here `blockIdx` and `gridDim` are those of the whole run: `dml_enter`, the
-// first statement of the kernel, notes them for the block.
+// DML puts this before a kernel in CUDA C that reads its block or the grid. A package is a part of a run, and
+// CUDA's own numbers count from the part's first block. Here, `blockIdx` and `gridDim` are those of the whole
+// run. The kernel's first statement, `dml_enter`, stores them for the block.
 struct DmlPart {
     unsigned long long offset[3];
     unsigned long long end[3];

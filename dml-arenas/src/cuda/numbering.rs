@@ -1,31 +1,32 @@
-//! Numbers the blocks of threads of a kernel within the whole run, of which a launch may be a part.
+//! Numbers a kernel's blocks of threads within the whole run, when a launch is only a part of it.
 //!
-//! CUDA has no offset of a launch, so a kernel that was written for a whole grid counts the blocks of each part from zero. Such a
-//! kernel gets one parameter more, from which each block learns its place before its first statement; `blockIdx` and `gridDim`
-//! then stand for that. The definition is found in the text: `__global__`, the kernel's name, parentheses, a brace.
+//! CUDA launches have no offset, so a kernel that was written for a whole grid counts the blocks of each part
+//! from zero. Such a kernel gets a further parameter, from which each block reads its place before its first
+//! statement. `blockIdx` and `gridDim` are then replaced by that place. The definition is found in the text:
+//! `__global__`, the kernel's name, parentheses, a brace.
 
 use super::compile::is_ptx;
 use crate::source::{defines, includes, opts_out};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// What is put before a source whose blocks are numbered within the run.
+/// Prefix of a source whose blocks are numbered within the run.
 const PRELUDE: &str = include_str!("numbering.cuh");
-/// The size of `DmlPart`, the further parameter, in bytes.
+/// The size of `DmlPart`, the added parameter, in bytes.
 pub(super) const PART_BYTES: usize = 72;
 
 /// How the blocks of a kernel are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Numbering {
-    /// Within each launch, as CUDA says.
+    /// Within each launch, as in CUDA.
     Launch,
-    /// Within each launch, though the source asks for its blocks.
+    /// Within each launch, although the source may read its block or the grid.
     Unaware,
     /// Within the whole run.
     Run,
 }
 
-/// Returns what is compiled for parts of a run in place of a source, and how its blocks are numbered.
+/// Returns the source to compile for parts of a run, and how its blocks are numbered.
 ///
 /// # Errors
 /// A sentence that says why the kernel cannot be launched in parts.
@@ -41,9 +42,7 @@ pub(super) fn of_run<'a>(
         return Ok((source.into(), Numbering::Unaware));
     }
     if source.contains("%ctaid") || source.contains("%nctaid") {
-        return Err(
-            "it reads its block from a register, which counts from each part's first block".to_owned()
-        );
+        return Err("it reads %ctaid or %nctaid, which number the blocks of each part alone".to_owned());
     }
     if BUILTINS.iter().any(|name| defines(source, name)) {
         return Err("it defines blockIdx or gridDim as a macro".to_owned());
@@ -51,15 +50,15 @@ pub(super) fn of_run<'a>(
     let code = blanked(source);
     let definitions = definitions(&code, name);
     let is_told = definitions.iter().any(|found| word(&code[found.parameters.clone()], "DmlItems").is_some());
-    // What is included may ask for anything, also for a kernel that is told its items.
+    // Included files may read the block, also if the kernel receives its items.
     let is_defined = definitions.iter().any(|found| found.body.is_some());
     let may_ask = asks(&code) || asks(options) || asks_in_a_macro(source);
     match (may_ask || (is_defined && includes(source, options)), is_told) {
         (false, true) => return Ok((source.into(), Numbering::Launch)),
-        // A macro or a header has it: its last parameter tells whether it knows of parts.
+        // A macro or a header defines the kernel: its last parameter shows whether it receives its items.
         (false, false) if definitions.is_empty() => return Ok((source.into(), Numbering::Unaware)),
         _ if !is_defined => {
-            return Err(format!("no definition of {name} is found in the source, to number its blocks by"));
+            return Err(format!("its blocks must be numbered, and its source has no definition of {name}"));
         }
         _ => {}
     }
@@ -76,7 +75,7 @@ pub(super) fn of_run<'a>(
     Ok((format!("{PRELUDE}#line 1 \"kernel.cu\"\n{text}").into(), Numbering::Run))
 }
 
-/// Returns how the blocks of a source are numbered that is compiled as it is.
+/// Returns how the blocks of an unchanged source are numbered.
 pub(super) fn of_launch(source: &str, options: &str) -> Numbering {
     match (asks(&blanked(source)) || asks(options) || asks_in_a_macro(source)) && !opts_out(source, options) {
         true => Numbering::Unaware,
@@ -84,15 +83,15 @@ pub(super) fn of_launch(source: &str, options: &str) -> Numbering {
     }
 }
 
-/// Returns whether a directive asks, which is no code.
+/// Returns whether a preprocessor directive may read the block or the grid. `blanked` removes directives.
 fn asks_in_a_macro(source: &str) -> bool {
     source.contains("##") || source.lines().any(|line| line.trim_start().starts_with('#') && asks(line))
 }
 
-/// What tells a block of threads its place.
+/// The variables that hold a block's place and the size of the grid.
 const BUILTINS: [&str; 2] = ["blockIdx", "gridDim"];
 
-/// Returns whether code asks for its block or for the size of the grid.
+/// Returns whether code reads its block or the size of the grid.
 fn asks(code: &str) -> bool {
     BUILTINS.iter().any(|name| word(code, name).is_some())
 }
@@ -102,7 +101,7 @@ fn asks(code: &str) -> bool {
 struct Definition {
     /// The text between the parentheses.
     parameters: Range<usize>,
-    /// The place behind the opening brace; `None` for a declaration.
+    /// The offset behind the opening brace; `None` for a declaration.
     body: Option<usize>,
 }
 
@@ -133,7 +132,7 @@ fn definitions(code: &str, name: &str) -> Vec<Definition> {
     found
 }
 
-/// Returns the place of the parenthesis that closes the one at `open`.
+/// Returns the offset of the parenthesis that closes the one at `open`.
 fn closing(code: &str, open: usize) -> Option<usize> {
     let mut depth = 0_u32;
     for (at, character) in code[open..].char_indices() {
@@ -149,7 +148,7 @@ fn closing(code: &str, open: usize) -> Option<usize> {
     None
 }
 
-/// Returns the place of a whole word.
+/// Returns the offset of a whole word.
 fn word(text: &str, word: &str) -> Option<usize> {
     let is_part = |character: char| character.is_ascii_alphanumeric() || character == '_';
     text.match_indices(word)
@@ -157,7 +156,7 @@ fn word(text: &str, word: &str) -> Option<usize> {
         .find(|&at| !text[..at].ends_with(is_part) && !text[at + word.len()..].starts_with(is_part))
 }
 
-/// Returns the source with spaces in the place of comments, literals and directives, byte by byte.
+/// Replaces comments, literals and directives by spaces, byte by byte.
 fn blanked(source: &str) -> String {
     #[derive(PartialEq)]
     enum In {
@@ -177,7 +176,7 @@ fn blanked(source: &str) -> String {
             In::Code => match (byte, next) {
                 (b'/', Some(b'/')) => place = In::Line,
                 (b'/', Some(b'*')) => (place, length) = (In::Block, 2),
-                // Digits may be separated by one.
+                // An apostrophe may separate digits.
                 (b'\'', _) if at > 0 && bytes[at - 1].is_ascii_digit() => {}
                 (b'"' | b'\'', _) => place = In::Literal(byte),
                 (b'#', _) if line_is_empty => place = In::Directive,
@@ -208,7 +207,7 @@ fn blanked(source: &str) -> String {
         }
         at += length;
     }
-    // A character of several bytes is blanked as a whole or not at all, since all marks are of one byte.
+    // All delimiters are single bytes, so a character of several bytes is blanked as a whole or not at all.
     String::from_utf8(code).unwrap_or_else(|_| source.to_owned())
 }
 
@@ -216,7 +215,7 @@ fn blanked(source: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The source as it is for the parts of a run, without what is put before it.
+    /// Returns the source for parts of a run, without its prefix.
     fn numbered(source: &str) -> String {
         let (text, numbering) = of_run(source, "k", "").unwrap();
         assert_eq!(numbering, Numbering::Run, "{source}");
@@ -264,7 +263,7 @@ mod tests {
         );
     }
 
-    /// Where the name stands in a macro or in the options.
+    /// The block is read in a macro, in the options or in an included file.
     #[test]
     fn a_macro_may_ask_for_the_block() {
         for (source, options) in [

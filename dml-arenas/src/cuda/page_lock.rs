@@ -1,14 +1,15 @@
 //! How CUDA locks pages of host memory, and when that pays.
 //!
 //! ```text
-//!   the first transfers of a block     staged by several cores, or by the driver's call where there are too few
-//!   when registering would have paid   its pages are registered; from then on it goes at the link's speed with no core's help
+//!   the first transfers of a block     staged by several cores, or by the driver's call if there are too few
+//!   when registering would have paid   pages are registered; transfers then run at link speed, without cores
 //! ```
-//! To register pages takes three to four times as long as to move them, and meanwhile other calls of the driver wait, so it is
-//! no use to have another thread do it. A staged copy takes little longer than the link where eight cores copy. So pages are registered
-//! when the staged copies of a block have taken as much longer than the link as registering takes: whoever sends a vector a few
-//! times does not pay for it, and whoever sends it for ever pays at most twice what was best. Where no cores stage, the
-//! driver's own copy is so slow that registering pays at once.
+//! Registering pages takes three to four times as long as moving them. Other driver calls wait meanwhile, so
+//! a background thread does not help. A copy staged by eight cores takes little longer than the link.
+//!
+//! So a block's pages are registered when its staged copies have lost as much time against the link as
+//! registering takes. A vector that is sent a few times is not registered, and the total time is at most
+//! twice the optimum. The driver's own copy is so slow that, without staging cores, registering pays at once.
 
 use super::error::{Failure, check};
 use super::session::Session;
@@ -21,36 +22,38 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 
-/// What registering takes, whatever the size, in nanoseconds.
+/// Fixed cost of registering, in nanoseconds.
 const ONCE_NS: u64 = 100_000;
-/// How much memory is registered in a second, in bytes. Together with the other figures: measured on an H200 beside 16 cores
-/// (docs/results/cuda.md).
+/// Rate of registering, in bytes per second. This and the other figures were measured on an H200 beside 16
+/// cores (docs/results/cuda.md).
 const LOCKED_BYTES_PER_S: u64 = 16_000_000_000;
-/// The rates of the driver's copies of ordinary memory, and of locked memory, in bytes per second.
+/// Rates of the driver's copies of ordinary and of page-locked memory, in bytes per second.
 const ORDINARY_BYTES_PER_S: u64 = 8_400_000_000;
 const LINK_BYTES_PER_S: u64 = 54_000_000_000;
-/// How much memory one core stages in a second beside others, in bytes.
+/// Rate at which one core stages beside others, in bytes per second.
 const STAGED_BYTES_PER_S: u64 = 5_600_000_000;
-/// What a staged copy takes beyond the time of its bytes: threads are started, and the first pieces have nothing beside them.
+/// Fixed cost of a staged copy, in nanoseconds: starting threads, and first pieces that overlap with nothing.
 const STAGED_ONCE_NS: u64 = 500_000;
-/// The most threads that copy for one transfer. More would not be faster than the link.
+/// Maximum number of threads that copy for one transfer. Eight threads reach the speed of the link.
 pub(super) const MAX_COPIERS: usize = 8;
-/// The flags of memory that is locked for all contexts, and that kernels may use in place (`CU_MEMHOSTREGISTER_PORTABLE`, `CU_MEMHOSTREGISTER_DEVICEMAP`).
+/// Flags of memory that is locked for all contexts and that kernels may use in place
+/// (`CU_MEMHOSTREGISTER_PORTABLE`, `CU_MEMHOSTREGISTER_DEVICEMAP`).
 const FOR_ALL: u32 = 1 | 2;
 
-/// Returns the rate at which so many threads stage, in bytes per second.
+/// Returns the rate at which `copiers` threads stage, in bytes per second.
 fn staged_bytes_per_s(copiers: usize) -> u64 {
     STAGED_BYTES_PER_S.saturating_mul(copiers as u64).min(LINK_BYTES_PER_S)
 }
 
-/// Returns whether `copiers` threads stage a copy of ordinary memory in less time than the driver takes for it.
+/// Returns whether `copiers` threads stage a copy of ordinary memory faster than the driver copies it.
 pub(super) fn staging_pays(bytes: u64, copiers: usize) -> bool {
     let rate = staged_bytes_per_s(copiers);
     rate > ORDINARY_BYTES_PER_S
         && u128::from(STAGED_ONCE_NS) + time_ns(bytes, rate) < time_ns(bytes, ORDINARY_BYTES_PER_S)
 }
 
-/// Returns how much longer a transfer of so many bytes takes if they are not registered and so many threads stage, in nanoseconds.
+/// Returns the time that a transfer of unregistered memory loses against the link, in nanoseconds, if
+/// `copiers` threads can stage it.
 pub(super) fn lost_ns(bytes: u64, copiers: usize) -> u64 {
     let time = match staging_pays(bytes, copiers) {
         true => u128::from(STAGED_ONCE_NS) + time_ns(bytes, staged_bytes_per_s(copiers)),
@@ -59,12 +62,12 @@ pub(super) fn lost_ns(bytes: u64, copiers: usize) -> u64 {
     u64::try_from(time - time_ns(bytes, LINK_BYTES_PER_S)).unwrap_or(u64::MAX)
 }
 
-/// Returns whether a block's pages are to be registered, whose transfers so far would have lost so much time.
+/// Returns whether to register a block's pages, given the time that its transfers so far have lost.
 pub(super) fn pays(block_bytes: u64, lost_ns: u64) -> bool {
     u128::from(lost_ns) >= u128::from(ONCE_NS) + time_ns(block_bytes, LOCKED_BYTES_PER_S)
 }
 
-/// Registers pages for all contexts of the process, through one device's.
+/// Registers pages for all contexts of the process, through the context of one device.
 #[derive(Debug)]
 pub(super) struct Registrar {
     session: Arc<Session>,
@@ -81,7 +84,8 @@ impl Registrar {
 }
 
 impl PageLocker for Registrar {
-    /// What is registered serves all GPUs, and cannot be registered again.
+    /// Returns the same holder for all GPUs: registered pages serve each of them, and cannot be registered
+    /// twice.
     fn holder(&self) -> u64 {
         static HOLDER: OnceLock<u64> = OnceLock::new();
         *HOLDER.get_or_init(next_holder)
@@ -91,13 +95,14 @@ impl PageLocker for Registrar {
         let size = usize::try_from(memory.len()).ok().filter(|size| *size > 0)?;
         let pointer = memory.as_ptr().cast::<c_void>();
         let _entered = self.session.enter().ok()?;
-        // SAFETY: memory of this size, which outlives the registration: the block, or the scratch, drops it first.
+        // SAFETY: memory of this size, which outlives the registration: its block or scratch memory drops the
+        // registration first.
         match check("cuMemHostRegister", unsafe { cuMemHostRegister_v2(pointer, size, FOR_ALL) }) {
             Ok(()) => {
                 let (address, session) = (pointer.expose_provenance(), self.session.clone());
                 Some(Box::new(Registered { address, session, origin: Origin::here() }))
             }
-            // The program has registered it, and gives it back itself.
+            // The program has registered the pages, and unregisters them itself.
             Err(Failure { code: CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, .. }) => {
                 Some(Box::new(()))
             }
@@ -109,7 +114,7 @@ impl PageLocker for Registrar {
     }
 }
 
-/// Pages that are registered, until it is dropped.
+/// Registered pages, unregistered on drop.
 struct Registered {
     address: usize,
     session: Arc<Session>,
@@ -123,7 +128,8 @@ impl Drop for Registered {
         }
         if let Ok(_entered) = self.session.enter_lost() {
             let address = std::ptr::with_exposed_provenance_mut::<c_void>(self.address);
-            // SAFETY: registered before, given back once, while the memory lives. The driver only looks the address up.
+            // SAFETY: registered before, unregistered once, while the memory lives. The driver only looks the
+            // address up.
             let _ = unsafe { cuMemHostUnregister(address) };
         }
     }
@@ -136,15 +142,15 @@ mod tests {
 
     #[test]
     fn pages_are_registered_when_the_copies_so_far_would_have_paid_for_it() {
-        // The first of several transfers, of so many bytes each, at which a block is registered.
+        // Returns the index of the transfer of `bytes` bytes at which a block is registered, from 1.
         let first = |copiers, block_bytes, bytes| {
             let lost = lost_ns(bytes, copiers);
             (1..10_000).find(|times| pays(block_bytes, times * lost)).unwrap()
         };
         let gib = 1024 * MIB;
-        assert_eq!(first(0, gib, gib), 1, "nobody stages, and the driver's copies are slow");
+        assert_eq!(first(0, gib, gib), 1, "no threads stage, and the driver's copies are slow");
         assert!((2..6).contains(&first(4, gib, gib)) && (10..20).contains(&first(8, gib, gib)));
-        assert!(first(0, gib, 64 * MIB) > 4, "a range of it");
+        assert!(first(0, gib, 64 * MIB) > 4, "a range of the block");
         assert!((4..20).contains(&first(8, 40 * MIB, 2 * MIB)), "packages are too small to be staged");
         assert_eq!(first(8, MIB, MIB), 2);
         assert!(!pays(0, 0) && !pays(u64::MAX, 1_000_000) && lost_ns(0, 4) == 0);

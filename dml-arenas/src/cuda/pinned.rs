@@ -1,18 +1,20 @@
-//! Page-locked host memory, of which main memory's buffers are made if the options say so.
+//! Page-locked host memory: the storage of main memory's buffers, if the options ask for it.
 //!
 //! ```text
 //!   alloc ──▶ idle memory of about this size ───────────────┐
 //!         ──▶ new memory, registered, below the limit ──────┴─▶ a block ──▶ freed ──▶ idle
 //! ```
-//! GPUs transfer this memory at the speed of the link from the first time on. To make it takes several times as long as to
-//! make ordinary memory, so what is freed is kept for later blocks.
+//! GPUs transfer this memory at link speed from the first transfer on. Allocating it takes several times as
+//! long as allocating ordinary memory, so freed memory is kept for later blocks.
 //!
-//! 1. All memory together, idle or used, has at most `limit_bytes`. Idle memory makes room before an allocation fails.
-//! 2. Memory is made, registered and freed without the lock of the pool, because the driver is called.
-//! 3. Where the driver refuses to register memory by way of any GPU, it is ordinary memory, works as that, and is not kept. No GPU is bound to it.
-//! 4. A GPU that is bound to it uses it in place: kernels read and write it across the link, and what they have written is there when they have ended.
-//!    The processor may use other bytes of a buffer meanwhile.
-//! 5. In a fork the memory counts as lost: the lock of the pool may be held by a thread that is missing.
+//! 1. All memory, idle or used, has at most `limit_bytes` bytes. Idle memory is evicted before an allocation
+//!    fails.
+//! 2. Memory is allocated, registered and freed without the pool's lock, because these steps call the driver.
+//! 3. If registering fails through every GPU, the memory is used as ordinary memory. It is not kept when it
+//!    is freed, and no GPU is bound to it.
+//! 4. A bound GPU uses the memory in place: its kernels read and write across the link, and their writes are
+//!    visible when they have ended. The processor may use other bytes of a buffer meanwhile.
+//! 5. In a fork the memory counts as lost: a thread that the fork lacks may hold the pool's lock.
 
 use super::page_lock::Registrar;
 use super::session::Session;
@@ -31,31 +33,33 @@ use std::fmt;
 
 const NAME: &str = "cuda_pinned";
 const KIND: ArenaKind = ArenaKind("cuda_pinned");
-/// What sizes are multiples of, in bytes.
+/// Sizes are multiples of this, in bytes.
 const UNIT_BYTES: u64 = 64 << 10;
-/// A guess in the right order of magnitude, for a copy in memory by this process.
+/// Default speed of a copy in memory by this process, to the order of magnitude.
 const COPY: LinkSpeed = LinkSpeed { latency_ns: 500, bytes_per_s: 8_000_000_000, remap_ns: 0 };
-/// Making a block over the storage is a few instructions.
+/// Cost of binding main memory: a block over existing storage.
 const BIND: LinkSpeed = LinkSpeed { latency_ns: 500, bytes_per_s: u64::MAX, remap_ns: 0 };
-/// The driver is asked for the address.
+/// Cost of binding a GPU: the driver looks the address up.
 const BIND_GPU: LinkSpeed = LinkSpeed { latency_ns: 2_000, bytes_per_s: u64::MAX, remap_ns: 0 };
-/// Transfers between this memory and a GPU. They need no staging, so they are cheaper than those of main memory.
+/// Speed of transfers between this memory and a GPU. They need no staging, so they are cheaper than main
+/// memory's.
 const LINK: LinkSpeed = LinkSpeed { latency_ns: 10_000, bytes_per_s: 50_000_000_000, remap_ns: 0 };
 
-/// Page-locked memory of the host. Its own device is the processor, whose kernels use it through main memory, which is bound to
-/// it.
+/// Page-locked memory of the host. Its native device is the processor, whose kernels use it through main
+/// memory. Main memory is bound to it.
 ///
 /// # Source
-/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4: the pinned memory of the CUDA arena.
+/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4: the pinned memory of the
+/// CUDA arena.
 #[derive(Debug)]
 pub struct CudaPinnedArena {
     desc: ArenaDesc,
     pool: Arc<Pool>,
 }
 
-/// The memory, and what is idle of it.
+/// The page-locked memory, and its idle part.
 struct Pool {
-    /// By way of each GPU. What one registers serves all, and any of them may be lost.
+    /// One per GPU. Memory registered through one of them serves all GPUs, and any GPU may be lost.
     registrars: Vec<Arc<Registrar>>,
     limit_bytes: u64,
     state: Mutex<State>,
@@ -69,14 +73,14 @@ struct State {
     bytes: u64,
 }
 
-/// Memory and what keeps its pages locked, which goes first.
+/// Memory and the lock of its pages, which is dropped first.
 struct Pinned {
     lock: Option<Box<dyn Any + Send>>,
     memory: Memory,
     bytes: u64,
 }
 
-/// The memory of one block, which goes back to its pool.
+/// The memory of one block, returned to its pool on drop.
 struct Lent {
     span: HostSpan,
     pinned: Mutex<Option<Pinned>>,
@@ -84,7 +88,7 @@ struct Lent {
 }
 
 impl Pool {
-    /// Returns idle memory that is hardly larger than needed.
+    /// Returns the smallest fitting piece of idle memory that is at most a quarter larger than `bytes`.
     fn idle(&self, bytes: u64) -> Option<Pinned> {
         let mut state = self.state.lock();
         let fits = |pinned: &Pinned| (bytes..=bytes + bytes / 4).contains(&pinned.bytes);
@@ -93,7 +97,8 @@ impl Pool {
         Some(state.idle.swap_remove(index))
     }
 
-    /// Makes room for new memory: what is idle goes, where it has to. Returns what goes, or `None` if there is no room.
+    /// Reserves room for new memory, and evicts idle memory if needed. Returns the evicted memory, or `None`
+    /// if there is no room.
     fn reserve(&self, bytes: u64) -> Option<Vec<Pinned>> {
         let mut state = self.state.lock();
         let idle: u64 = state.idle.iter().map(|pinned| pinned.bytes).sum();
@@ -132,14 +137,14 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // In a fork another thread may have held the lock.
+        // In a fork, the lock may be held by a missing thread.
         let Some(pinned) = self.pinned.get_mut().take_if(|_| self.pool.origin.is_here()) else { return };
         let mut state = self.pool.state.lock();
         if pinned.lock.is_some() {
             state.idle.push(pinned);
             return;
         }
-        // The next one may be locked.
+        // Memory that is not locked is freed, because the next allocation may be locked.
         state.bytes -= pinned.bytes;
         drop(state);
         drop(pinned);
@@ -153,7 +158,8 @@ impl fmt::Debug for Pool {
 }
 
 impl CudaPinnedArena {
-    /// Makes the arena of the processor `cpu`, whose memory is registered by way of one of these GPUs. There is one at least.
+    /// Creates the arena of the processor `cpu`. Its memory is registered through one of these GPUs, of which
+    /// there is at least one.
     pub(super) fn new<'a>(
         sessions: impl Iterator<Item = &'a Arc<Session>>,
         limit_bytes: u64,
@@ -169,7 +175,7 @@ impl CudaPinnedArena {
         Self { desc, pool: Arc::new(Pool { registrars, limit_bytes, state, origin }) }
     }
 
-    /// The most bytes that it may have, idle memory included.
+    /// The maximum size of all memory in bytes, idle memory included.
     #[must_use]
     pub fn limit_bytes(&self) -> u64 {
         self.pool.limit_bytes
@@ -185,18 +191,19 @@ impl CudaPinnedArena {
     }
 }
 
-/// Which GPUs use the memory in place.
+/// Which buffers in page-locked memory a GPU uses in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InPlace {
-    /// No buffer of it: each has storage of the GPU's own.
+    /// None: the GPU has storage of its own for each buffer.
     Never,
     /// Those whose hints ask for it.
     OnRequest,
-    /// All, wherever they can.
+    /// All, where possible.
     Preferred,
 }
 
-/// Adds the arena, has main memory bound to it, and GPUs as is said of them, and links it with main memory and the GPUs.
+/// Adds the arena, links it with main memory and the GPUs, and binds main memory and the GPUs to it. A GPU is
+/// bound as its [`InPlace`] says.
 pub(super) fn add(
     builder: &mut PlatformBuilder,
     main: ArenaId,
@@ -247,8 +254,9 @@ impl Arena for CudaPinnedArena {
         let lent = self.pool.take(len).ok_or(full)?;
         let span = lent.span.slice(dml_core::Span::new(0, len));
         let block = HostBlock::of(&self.desc, &span, Keeps::Own { _memory: Box::new(lent) });
-        // SAFETY: the block keeps the memory, all of whose bytes are initialised (1). This arena touches them for requests of
-        // core alone, and so do GPUs (2). No other block has this memory, but those bound to this one (3).
+        // SAFETY: the block keeps the memory, all of whose bytes are initialised (1). Only requests of core
+        // make this arena and GPUs access it (2). No other block has this memory, except those bound to this
+        // one (3).
         let host = unsafe { shown(&span, block.clone()) };
         Ok(NewBlock::new(block).with_host(host))
     }

@@ -1,5 +1,6 @@
-// What DML puts before every kernel in CUDA C. A kernel whose last parameter is a `DmlItems` is told which items it has:
-// along each axis those from `offset` on, up to `end`. A launch is padded to whole blocks, so there are threads past the end.
+// DML puts this before every kernel in CUDA C. A kernel whose last parameter is a `DmlItems` receives its
+// items: along each axis, those from `offset` up to `end`. A launch is padded to whole blocks, so some
+// threads lie past the end.
 struct DmlItems {
     unsigned long long offset[3];
     unsigned long long end[3];

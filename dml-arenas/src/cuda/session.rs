@@ -1,11 +1,11 @@
-//! One GPU ready for use: its context, its streams, its pool of memory.
+//! An open GPU: its context, its streams and its memory pool.
 //!
 //! ```text
-//!   kernels   launches, and what frameworks enqueue; two more for launches that may run beside those
-//!   inward    host memory ──▶ device, fills         each in order, all at once: core keeps commands on the same
-//!   outward   device ──▶ host memory                bytes apart
+//!   kernels   launches, and commands of frameworks; two further streams for concurrent launches
+//!   inward    host memory ──▶ device, fills         each in order, all at once: core keeps commands on the
+//!   outward   device ──▶ host memory                same bytes apart
 //!   peers     device ──▶ another GPU
-//!   aside     new memory, and memory that goes
+//!   aside     allocations and frees
 //! ```
 
 use super::completion::{Command, Event, Lane};
@@ -31,25 +31,26 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The call that marks the end of a command.
+/// The call that records the event at the end of a command.
 pub(super) const RECORD: &str = "cuEventRecord";
 const WAIT: &str = "cuStreamWaitEvent";
-/// [`RECORD`], of what was launched before: what is to be launched now has not begun.
+/// [`RECORD`] for earlier launches. If it fails, the current launch has not begun.
 const RECORD_BEFORE: &str = "cuEventRecord before a launch";
-/// The part of the device's memory that is kept although no block needs it, by its pool and as idle memory: one of so many.
+/// Divisor of the device's memory. The result is the release threshold of the pool, and the limit of idle
+/// memory.
 const KEPT: u64 = 16;
-/// What the driver calls the default stream of the calling thread (`CU_STREAM_PER_THREAD`).
+/// The driver's handle of the calling thread's default stream (`CU_STREAM_PER_THREAD`).
 const STREAM_PER_THREAD: usize = 2;
-/// The number of streams that commands run on, one for each [`Way`].
+/// The number of streams for commands, one for each [`Way`].
 const LANES: usize = 6;
-/// The most events that are kept for later commands.
+/// Maximum number of events that are kept for later commands.
 const MOST_EVENTS: usize = 256;
 
-/// A handle of the driver, which any thread may use.
+/// A handle of the driver that any thread may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Raw<T>(pub(super) T);
 
-/// A type of handles of the driver.
+/// A type of driver handles.
 ///
 /// # Safety
 /// 1. Any thread may use such a handle, at the same time as others.
@@ -57,15 +58,15 @@ pub(super) unsafe trait Handle {}
 
 macro_rules! handles {
     ($($handle:ty),*) => {
-        // SAFETY: handles of the driver are not tied to threads, and its calls on them are thread-safe (CUDA driver API, "API
-        // synchronization behavior" and "stream synchronization behavior").
+        // SAFETY: driver handles are not tied to threads, and driver calls on them are thread-safe (CUDA
+        // driver API, "API synchronization behavior" and "stream synchronization behavior").
         $(unsafe impl Handle for $handle {})*
     };
 }
 
 handles!(CUcontext, CUevent, CUfunction, CUmemoryPool, CUmodule, CUstream);
 
-// SAFETY: as `Handle` says (1).
+// SAFETY: guaranteed by `Handle` (1).
 unsafe impl<T: Handle> Send for Raw<T> {}
 // SAFETY: as above.
 unsafe impl<T: Handle> Sync for Raw<T> {}
@@ -75,7 +76,7 @@ unsafe impl<T: Handle> Sync for Raw<T> {}
 pub(super) enum Way {
     /// Kernels in the order of their launches.
     Kernels,
-    /// Kernels that may run beside those, and beside each other.
+    /// Kernels that may run concurrently with those, and with each other.
     Beside,
     FurtherBeside,
     Inward,
@@ -83,10 +84,10 @@ pub(super) enum Way {
     Peers,
 }
 
-/// The ways of kernels. The first one's stream is the one that others know of.
+/// The ways of kernels. Only the stream of the first one is public.
 const KERNELS: [Way; 3] = [Way::Kernels, Way::Beside, Way::FurtherBeside];
 
-/// A GPU's context, streams and pool. Blocks, kernels and fences hold the session, so it is dropped last.
+/// A GPU's context, streams and pool. Blocks, kernels and fences hold the session, so it outlives them.
 ///
 /// In a fork of the process that opened it, the device is lost.
 #[derive(Debug)]
@@ -96,34 +97,34 @@ pub(super) struct Session {
     lanes: [Arc<Lane>; LANES],
     /// The lanes of streams of the application.
     lanes_of_others: Mutex<Vec<Arc<Lane>>>,
-    /// The kernels that may run beside others.
+    /// Counts the kernels that may run concurrently.
     beside: Beside,
     aside: Raw<CUstream>,
     pool: Option<Raw<CUmemoryPool>>,
     idle: Mutex<Idle>,
     events: Mutex<Vec<Raw<CUevent>>>,
-    /// The bytes of all live blocks.
+    /// The total size of all live blocks, in bytes.
     reserved_bytes: AtomicU64,
-    /// Why the device is lost, once it is.
+    /// Why the device is lost; empty while it is not.
     loss: OnceLock<Arc<str>>,
     origin: Origin,
 }
 
-/// The device's context on the calling thread, until it is dropped.
+/// Keeps the device's context current on the calling thread until it is dropped.
 pub(super) struct Entered<'a> {
-    /// A context is current on one thread.
+    /// A context is current on one thread, so this is not `Send`.
     _on_thread: PhantomData<(&'a Session, *const ())>,
 }
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let mut context = std::ptr::null_mut();
-        // SAFETY: takes off the context that `enter` put on this thread.
+        // SAFETY: pops the context that `enter` pushed on this thread.
         let _ = unsafe { cuCtxPopCurrent_v2(&raw mut context) };
     }
 }
 
-/// A reservation of device memory for one block, until it is dropped.
+/// A reservation of device memory for one block, released on drop.
 #[derive(Debug)]
 pub(super) struct Reservation {
     session: Arc<Session>,
@@ -146,7 +147,7 @@ pub(super) fn enter<'a>(context: Raw<CUcontext>) -> Result<Entered<'a>, Failure>
 }
 
 fn push(context: CUcontext) -> Result<(), Failure> {
-    // SAFETY: a context that is retained while anything uses it.
+    // SAFETY: the context is retained while it may be used.
     check("cuCtxPushCurrent", unsafe { cuCtxPushCurrent_v2(context) })
 }
 
@@ -154,7 +155,7 @@ fn pop() {
     drop(Entered { _on_thread: PhantomData });
 }
 
-/// Makes a stream of the current context.
+/// Creates a stream in the current context.
 pub(super) fn stream() -> Result<Raw<CUstream>, Failure> {
     let mut stream = std::ptr::null_mut();
     let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
@@ -163,13 +164,15 @@ pub(super) fn stream() -> Result<Raw<CUstream>, Failure> {
     Ok(Raw(stream))
 }
 
-/// Makes the streams of a session: one for each lane, and the one aside. Where one cannot be made, those before it are destroyed.
+/// Creates the streams of a session: one for each lane, and `aside`. If one fails, the earlier ones are
+/// destroyed.
 fn streams() -> Result<([Raw<CUstream>; LANES], Raw<CUstream>), Failure> {
     let mut lanes: Vec<Raw<CUstream>> = Vec::new();
     let next = |made: &[Raw<CUstream>]| {
         stream().inspect_err(|_| {
             for stream in made {
-                // SAFETY: a stream of this context that nobody uses. Others may hold the context, so it would not go with that.
+                // SAFETY: an unused stream of this context. Other code may retain the context, so releasing
+                // it would not destroy the stream.
                 let _ = unsafe { cuStreamDestroy_v2(stream.0) };
             }
         })
@@ -181,12 +184,12 @@ fn streams() -> Result<([Raw<CUstream>; LANES], Raw<CUstream>), Failure> {
     Ok((std::array::from_fn(|lane| lanes[lane]), aside))
 }
 
-/// Makes a pool of the device's memory, or returns `None` where the driver has none.
+/// Creates a pool of the device's memory. Returns `None` if the driver has no pools, or creating one fails.
 pub(super) fn pool(found: &Found) -> Option<Raw<CUmemoryPool>> {
     if !found.has_pools {
         return None;
     }
-    // SAFETY: the driver asks that what it does not know be zero, and zero is a value of every field.
+    // SAFETY: zero is a value of every field, and the driver requires zeros in reserved fields.
     let mut properties: CUmemPoolProps = unsafe { std::mem::zeroed() };
     properties.allocType = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.handleTypes = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE;
@@ -196,7 +199,7 @@ pub(super) fn pool(found: &Found) -> Option<Raw<CUmemoryPool>> {
     check("cuMemPoolCreate", unsafe { cuMemPoolCreate(&raw mut pool, &raw const properties) }).ok()?;
     let mut kept = found.memory_bytes / KEPT;
     let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-    // SAFETY: the pool just made, and the address of a number of 64 bits, as this attribute is.
+    // SAFETY: a live pool, and the address of a 64-bit number, as this attribute requires.
     let _ = unsafe { cuMemPoolSetAttribute(pool, attribute, (&raw mut kept).cast()) };
     Some(Raw(pool))
 }
@@ -217,7 +220,7 @@ impl Session {
     pub(super) fn open(found: &Found) -> Result<Arc<Self>, String> {
         let said = |failure: Failure| format!("{} failed: {}", failure.call, words(failure.code));
         let mut context = std::ptr::null_mut();
-        // SAFETY: a device of the driver; the call writes a handle, which `Drop` gives back.
+        // SAFETY: a device of the driver; the call writes a handle, which `Drop` releases.
         check("cuDevicePrimaryCtxRetain", unsafe {
             cuDevicePrimaryCtxRetain(&raw mut context, found.device)
         })
@@ -241,7 +244,8 @@ impl Session {
             beside: Beside::default(),
             aside,
             pool,
-            // Without a pool, whoever else needs memory has it from the driver alone.
+            // Without a pool, other code can only get memory that is back in the driver, so nothing is kept
+            // idle.
             idle: Mutex::new(Idle::new(pool.map_or(0, |_| found.memory_bytes / KEPT))),
             events: Mutex::new(Vec::new()),
             reserved_bytes: AtomicU64::new(0),
@@ -254,7 +258,7 @@ impl Session {
         &self.lanes[way as usize]
     }
 
-    /// Launches a kernel that may run beside others, on each stream of kernels in turn.
+    /// Launches a kernel that may run concurrently with others, on the kernel streams in turn.
     pub(super) fn beside<T>(&self, launch: impl FnOnce(Way) -> T) -> T {
         self.beside.launch(KERNELS.len(), |turn| launch(KERNELS[turn]))
     }
@@ -267,7 +271,8 @@ impl Session {
         if self.is_lost() { Err(TransferError::DeviceLost) } else { self.enter_lost() }
     }
 
-    /// As [`enter`](Self::enter), also of a lost device, to wait for what runs and to give things back.
+    /// Makes the context current like [`enter`](Self::enter), also if the device is lost. For waiting and
+    /// cleanup.
     pub(super) fn enter_lost(&self) -> Result<Entered<'_>, TransferError> {
         if !self.is_here() {
             return Err(TransferError::DeviceLost);
@@ -275,17 +280,17 @@ impl Session {
         enter(self.context).map_err(|failure| self.failed(failure))
     }
 
-    /// Returns a stream and the context as numbers.
+    /// Returns the handles of a stream and of the context.
     pub(super) fn native(&self, way: Way) -> (NativeHandle, NativeHandle) {
         (NativeHandle(self.lane(way).stream().addr()), NativeHandle(self.context.0.addr()))
     }
 
-    /// Returns the context, for one call.
+    /// Returns the context for a call.
     pub(super) fn context(&self) -> CUcontext {
         self.context.0
     }
 
-    /// Returns whether this is no fork, so that calls of the driver may be made.
+    /// Returns whether this process opened the session, so that it may call the driver.
     pub(super) fn is_here(&self) -> bool {
         self.origin.is_here()
     }
@@ -295,24 +300,24 @@ impl Session {
         self.loss.get().is_some() || !self.is_here()
     }
 
-    /// Returns why the device is lost.
+    /// Returns why the device is lost, if it is.
     pub(super) fn loss(&self) -> Option<Arc<str>> {
         if self.is_here() { self.loss.get().cloned() } else { Some(FORKED.into()) }
     }
 
-    /// Counts the device as lost from now on.
+    /// Marks the device as lost. The first reason counts.
     pub(super) fn lose(&self, reason: &str) {
         let _ = self.loss.set(reason.into());
     }
 
-    /// Marks the device as lost if the failure says so.
+    /// Marks the device as lost if the failure means that.
     pub(super) fn note(&self, failure: Failure) {
         if is_lost(failure.code) {
             self.lose(&format!("{} failed: {}", failure.call, words(failure.code)));
         }
     }
 
-    /// Returns the error of a call on this device, and notes a lost device.
+    /// Returns the error of a failed call on this device. Marks the device as lost if the failure means that.
     pub(super) fn failed(&self, failure: Failure) -> TransferError {
         self.note(failure);
         transfer_error(failure)
@@ -321,17 +326,17 @@ impl Session {
     /// Reserves `bytes` bytes, or returns `None` if the device has less memory left.
     pub(super) fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
         let add = |reserved: u64| reserved.checked_add(bytes).filter(|&sum| sum <= self.found.memory_bytes);
-        // The count orders no other access: the driver finally decides about the memory itself.
+        // The count orders no other access: the driver decides about the memory itself.
         self.reserved_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
         Some(Reservation { session: self.clone(), bytes })
     }
 
-    /// Returns memory of this size that every stream may use, if some is idle.
+    /// Takes idle memory of this size, usable on every stream.
     pub(super) fn idle(&self, size: usize) -> Option<CUdeviceptr> {
         if self.is_lost() { None } else { self.idle.lock().take(size) }
     }
 
-    /// Allocates memory that every stream may use from now on. The context is current.
+    /// Allocates memory that is usable on every stream. The context must be current.
     pub(super) fn alloc(&self, bytes: usize) -> Result<CUdeviceptr, Failure> {
         let mut address = 0;
         let Some(pool) = self.pool else {
@@ -354,10 +359,10 @@ impl Session {
         let settle = || check("cuStreamSynchronize", unsafe { cuStreamSynchronize(aside) });
         take().or_else(|failure| {
             self.expect_full(failure)?;
-            // What was freed may be idle, not have reached the pool yet, or be kept in pieces that are too small.
+            // Freed memory may be idle, not yet be back in the pool, or be too fragmented.
             self.give_idle_back();
             settle()?;
-            // SAFETY: the session's own pool, in which no freed memory is in use.
+            // SAFETY: the session's own pool. No freed memory is in use.
             let _ = unsafe { cuMemPoolTrimTo(pool.0, 0) };
             take()
         })?;
@@ -365,12 +370,13 @@ impl Session {
         Ok(address)
     }
 
-    /// Returns a failure that is no lack of memory.
+    /// Returns a failure as an error, unless it is a lack of memory.
     fn expect_full(&self, failure: Failure) -> Result<(), Failure> {
         if failure.code == CUresult::CUDA_ERROR_OUT_OF_MEMORY { Ok(()) } else { Err(failure) }
     }
 
-    /// Takes memory back that no command uses any more: for the next block of this size, or for the driver.
+    /// Frees memory that no command uses any more: keeps it for the next block of this size, or gives it to
+    /// the driver.
     pub(super) fn free(&self, size: usize, address: CUdeviceptr) {
         if !self.is_here() {
             return;
@@ -379,7 +385,7 @@ impl Session {
         self.give_back(&gone);
     }
 
-    /// Gives idle memory back to the driver.
+    /// Gives all idle memory back to the driver.
     fn give_idle_back(&self) {
         let idle = self.idle.lock().drain();
         self.give_back(&idle);
@@ -392,7 +398,7 @@ impl Session {
         }
         let Ok(_entered) = self.enter_lost() else { return };
         for &address in addresses {
-            // SAFETY: memory from `alloc`, freed once: its block is dropped, and it is not idle any more.
+            // SAFETY: memory from `alloc`, freed once: its block is dropped, and it is no longer idle.
             let _ = unsafe {
                 match self.pool {
                     Some(_) => cuMemFreeAsync(address, self.aside.0),
@@ -402,10 +408,10 @@ impl Session {
         }
     }
 
-    /// Lets another GPU reach this one's memory. Returns whether it can.
+    /// Gives another GPU access to this one's memory. Returns whether that succeeds.
     pub(super) fn open_to(&self, other: &Self) -> bool {
         let (Ok(_entered), flags) = (other.enter(), 0) else { return false };
-        // SAFETY: two live contexts; the other one is current, which gets access to this one.
+        // SAFETY: two live contexts. The current one, the other GPU's, gets access to this one.
         let enabled = unsafe { cuCtxEnablePeerAccess(self.context.0, flags) };
         let open = [CUresult::CUDA_SUCCESS, CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED];
         if !open.contains(&enabled) {
@@ -418,7 +424,7 @@ impl Session {
         unsafe { cuMemPoolSetAccess(pool.0, &raw const access, 1) == CUresult::CUDA_SUCCESS }
     }
 
-    /// Takes an event that is used by nobody. The context is current.
+    /// Takes an unused event. The context must be current.
     fn event(self: &Arc<Self>) -> Result<Event, Failure> {
         let kept = self.events.lock().pop();
         let raw = match kept {
@@ -434,7 +440,7 @@ impl Session {
         Ok(Event::new(raw, self.clone()))
     }
 
-    /// Takes an event back.
+    /// Takes an event back for later commands, or destroys it.
     pub(super) fn take_back(&self, event: Raw<CUevent>) {
         if !self.is_here() {
             return;
@@ -446,15 +452,18 @@ impl Session {
         }
         drop(events);
         if let Ok(_entered) = self.enter_lost() {
-            // SAFETY: an event of this context that nobody uses.
+            // SAFETY: an unused event of this context.
             let _ = unsafe { cuEventDestroy_v2(event.0) };
         }
     }
 
-    /// Enqueues a command that moves `bytes` bytes, and returns its fence. `keep` lives until the command has ended.
+    /// Enqueues a command that moves `bytes` bytes, and returns its fence.
+    ///
+    /// `keep` is dropped after the command has ended.
     ///
     /// # Safety
-    /// 1. `enqueue` enqueues on the stream that it is given, commands that use nothing which goes before `keep`.
+    /// 1. `enqueue` enqueues commands only on the given stream. They use nothing that is dropped before
+    ///    `keep`.
     pub(super) unsafe fn command(
         self: &Arc<Self>,
         (way, call): (Way, &'static str),
@@ -467,7 +476,7 @@ impl Session {
         let event = self.event().map_err(|failure| self.failed(failure))?;
         let in_order = lane.in_order();
         check(call, enqueue(lane.stream())).map_err(|failure| self.failed(failure))?;
-        // SAFETY: an event that nobody uses, and a stream of its context.
+        // SAFETY: an unused event, and a stream of its context.
         let recorded = check(RECORD, unsafe { cuEventRecord(event.raw(), lane.stream()) });
         if let Err(failure) = recorded {
             drop(in_order);
@@ -481,23 +490,25 @@ impl Session {
         Ok(Fence::awaited(Command::new(call, lane, event, bytes, keep)))
     }
 
-    /// Returns a fence for the end of what a stream of the application was told to do so far.
+    /// Returns a fence for the end of all commands enqueued so far on a stream of the application.
     ///
     /// # Safety
-    /// 1. It is a live stream of the context, or null, which names the context's default stream.
+    /// 1. `stream` is a live stream of the context, or null for the context's default stream.
     pub(super) unsafe fn recorded(self: &Arc<Self>, stream: CUstream) -> Result<Fence, TransferError> {
         let _entered = self.enter()?;
         let event = self.event().map_err(|failure| self.failed(failure))?;
         let lane = self.lane_of(Raw(stream));
         let _in_order = lane.in_order();
-        // SAFETY: an event that nobody uses, and a stream of its context, by the caller's word.
+        // SAFETY: an unused event, and a stream of its context, as the caller guarantees.
         let recorded = check(RECORD, unsafe { cuEventRecord(event.raw(), stream) });
         recorded.map_err(|failure| self.failed(failure))?;
         Ok(Fence::awaited(Command::new(RECORD, &lane, event, 0, None)))
     }
 
-    /// Returns the lane of a stream of the application. Lanes of others that have nothing to come go. The stream that each thread
-    /// has of its own has one name for all of them, so every fence of it has a lane, which goes with it.
+    /// Returns the lane of a stream of the application, and closes the application's other idle lanes.
+    ///
+    /// The handle `CU_STREAM_PER_THREAD` names a different stream in each thread, so each fence of it gets
+    /// its own lane.
     fn lane_of(&self, stream: Raw<CUstream>) -> Arc<Lane> {
         if stream.0.addr() == STREAM_PER_THREAD {
             let alone = Lane::new(stream);
@@ -519,14 +530,14 @@ impl Session {
         lane
     }
 
-    /// Waits for all that anybody told the context to do so far.
+    /// Waits for all work enqueued in the context so far.
     pub(super) fn settle(&self) -> Result<(), TransferError> {
         let _entered = self.enter_lost()?;
         // SAFETY: the context is current.
         check("cuCtxSynchronize", unsafe { cuCtxSynchronize() }).map_err(|failure| self.failed(failure))
     }
 
-    /// Has the kernels' stream wait for those that were launched beside it so far.
+    /// Makes the kernels' stream wait for the kernels launched concurrently so far.
     pub(super) fn await_beside(self: &Arc<Self>) -> Result<(), TransferError> {
         self.beside.settle(|| {
             let _entered = self.enter()?;
@@ -534,24 +545,25 @@ impl Session {
             let _in_order = self.lane(kernels).in_order();
             let waits = beside.into_iter().try_for_each(|way| {
                 let event = self.recorded_on(way)?;
-                // SAFETY: a recorded event, and a live stream of its context. What waits for it has been told when it is recorded again.
+                // SAFETY: a recorded event, and a live stream of its context. Recording the event again does
+                // not affect this wait.
                 check(WAIT, unsafe { cuStreamWaitEvent(self.lane(kernels).stream(), event.raw(), 0) })
             });
             waits.map_err(|failure| self.failed(failure))
         })
     }
 
-    /// Returns a fence for the end of all kernels so far.
+    /// Returns a fence for the end of all kernels launched so far.
     pub(super) fn tail(self: &Arc<Self>) -> Result<Fence, TransferError> {
         self.await_beside()?;
-        // SAFETY: nothing is enqueued but the event.
+        // SAFETY: only the event is enqueued.
         unsafe { self.command((Way::Kernels, RECORD), 0, (), |_| CUresult::CUDA_SUCCESS) }
     }
 
-    /// Returns an event that is recorded on a stream of the current context.
+    /// Records an event on a stream. The context must be current.
     fn recorded_on(self: &Arc<Self>, way: Way) -> Result<Event, Failure> {
         let event = self.event()?;
-        // SAFETY: an event that nobody uses, and a stream of its context.
+        // SAFETY: an unused event, and a stream of its context.
         check(RECORD_BEFORE, unsafe { cuEventRecord(event.raw(), self.lane(way).stream()) })?;
         Ok(event)
     }
@@ -567,7 +579,8 @@ impl Drop for Session {
         self.give_idle_back();
         if push(self.context.0).is_ok() {
             let events = std::mem::take(self.events.get_mut());
-            // SAFETY: objects of this context, each destroyed once, here. No command uses them: its fence held the session.
+            // SAFETY: objects of this context, each destroyed once, here. No command uses them, because its
+            // fence holds the session.
             unsafe {
                 for event in events {
                     let _ = cuEventDestroy_v2(event.0);
@@ -583,7 +596,7 @@ impl Drop for Session {
             }
             pop();
         }
-        // SAFETY: retained in `open`, given back once.
+        // SAFETY: retained in `open`, released once.
         let _ = unsafe { cuDevicePrimaryCtxRelease_v2(self.found.device) };
     }
 }

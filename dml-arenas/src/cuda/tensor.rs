@@ -1,4 +1,4 @@
-//! Tensors of DLPack in a GPU's memory and in page-locked memory: in as storage, out as grants.
+//! DLPack tensors in GPU memory and in page-locked memory: imported as storage, exported under grants.
 
 use super::arena::CudaArena;
 use super::block::CudaBlock;
@@ -9,15 +9,17 @@ use crate::dlpack::{self, Element, Export, ExportError, ImportError, Place, Tens
 use dml_core::{Access, ArenaId, BlockRef, ExternalBlock, Grants, NativeHandle, Region, ViewError};
 
 impl CudaArena {
-    /// Makes a block over a tensor in this GPU's memory. It is deleted with the buffer of which
-    /// [`RawBuffer::attach_block`](dml_core::RawBuffer::attach_block) makes it storage, unless
-    /// [`RawBuffer::into_container`](dml_core::RawBuffer::into_container) has it back.
+    /// Creates a block over a tensor in this GPU's memory.
     ///
-    /// The buffer has the tensor's elements in row-major order, as many as [`Tensor::len`].
+    /// [`RawBuffer::attach_block`](dml_core::RawBuffer::attach_block) makes the block storage of a buffer.
+    /// The tensor is deleted with the buffer, unless
+    /// [`RawBuffer::into_container`](dml_core::RawBuffer::into_container) returns it.
+    ///
+    /// The buffer has the tensor's elements in row-major order, [`Tensor::len`] of them.
     ///
     /// # Errors
-    /// [`Refused`] with the tensor: [`ExternalError::Tensor`] for one that is read-only, of other elements or on another device, and
-    /// what [`external`](Self::external) refuses.
+    /// [`Refused`] with the tensor: [`ExternalError::Tensor`] for a tensor that is read-only, has other
+    /// elements or is on another device, and the errors of [`external`](Self::external).
     pub fn external_tensor<T: Element>(
         &self,
         tensor: Tensor,
@@ -32,23 +34,26 @@ impl CudaArena {
             }),
         };
         match checked {
-            // SAFETY: who handed the tensor over promised that the elements are there until it is deleted (1), used by nobody
-            // else (2), and that commands on them have ended (3). They are aligned for their type (4), and any thread may
-            // delete it (5).
+            // SAFETY: the tensor's creator guarantees that the elements stay until it is deleted (1), unused
+            // by others (2), with all commands on them ended (3). They are aligned for their type (4), and
+            // any thread may delete the tensor (5).
             Ok(address) => unsafe { self.external(NativeHandle(address), bytes, tensor) },
             Err(cause) => Err(Box::new(Refused { cause: ExternalError::Tensor(cause), container: tensor })),
         }
     }
 
-    /// Makes a tensor of granted bytes in this GPU's memory, as [`dlpack::export`](crate::dlpack::export) does of the host's.
+    /// Exports granted bytes in this GPU's memory as a tensor, as [`dlpack::export`](crate::dlpack::export)
+    /// does for host memory.
     ///
-    /// The bytes can be read in any stream at once: what brought them has ended. The deleter waits for all work of the device's
-    /// primary context, because nobody tells in which streams the consumer has used the memory, and then ends the grants. A
-    /// consumer in another context waits for its own work before it deletes the tensor.
+    /// The bytes can be read in any stream at once: the transfers that brought them have ended. The streams
+    /// that the consumer uses are unknown, so the deleter waits for all work of the device's primary context.
+    /// Then it ends the grants. A consumer in another context must wait for its own work before it deletes
+    /// the tensor.
     ///
     /// # Errors
-    /// [`Unexported`] with the grants: [`ExportError::View`], [`ExportError::Shape`], [`ExportError::Alignment`], and
-    /// [`ExportError::Elsewhere`] for grants of another arena, or of memory of the host to which this GPU is bound.
+    /// [`Unexported`] with the grants: [`ExportError::View`], [`ExportError::Shape`],
+    /// [`ExportError::Alignment`], and [`ExportError::Elsewhere`] for grants of another arena, or of host
+    /// memory to which this GPU is bound.
     pub fn export<T: Element>(
         &self,
         grants: Grants,
@@ -89,15 +94,15 @@ impl CudaArena {
 }
 
 impl CudaPinnedArena {
-    /// Makes a tensor of granted bytes in page-locked memory, as [`dlpack::export`](crate::dlpack::export) does of other memory of
-    /// the host. The grants may be main memory's, where that shares this arena's storage.
+    /// Exports granted bytes in page-locked memory as a tensor, as [`dlpack::export`](crate::dlpack::export)
+    /// does for other host memory. The grants may be main memory's, if that shares this arena's storage.
     ///
-    /// GPUs may still transfer the memory when the consumer calls the deleter, which waits for all work of the primary context of
-    /// the first GPU. A consumer that uses other GPUs waits for these itself.
+    /// GPUs may still transfer the memory when the consumer calls the deleter, which waits for all work of
+    /// the first GPU's primary context. A consumer that uses other GPUs must wait for those itself.
     ///
     /// # Errors
-    /// [`Unexported`] with the grants: [`ExportError::View`], [`ExportError::Shape`], and [`ExportError::Elsewhere`] for
-    /// memory that is not page-locked by this arena.
+    /// [`Unexported`] with the grants: [`ExportError::View`], [`ExportError::Shape`], and
+    /// [`ExportError::Elsewhere`] for memory that is not page-locked by this arena.
     pub fn export<T: Element>(
         &self,
         grants: Grants,

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-/// The version of the structures that this module makes. Those of another major version are laid out otherwise.
+/// The version of the structures that this module makes. Other major versions have other layouts.
 pub const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 1 };
 
 /// `DLPACK_FLAG_BITMASK_READ_ONLY`: the consumer must not write the elements.
@@ -28,19 +28,19 @@ pub const FLOAT: u8 = 2;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DLPackVersion {
-    /// Another one means another layout.
+    /// The major version, which changes with the layout.
     pub major: u32,
-    /// A larger one adds values alone.
+    /// The minor version, which only adds values.
     pub minor: u32,
 }
 
-/// Where the elements are.
+/// The device that holds the elements.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DLDevice {
     /// The kind of memory: [`CPU`], [`CUDA`], [`CUDA_HOST`].
     pub device_type: i32,
-    /// The number of the device, of its kind; 0 for memory of the host.
+    /// The number of the device within its kind; 0 for host memory.
     pub device_id: i32,
 }
 
@@ -52,7 +52,7 @@ pub struct DLDataType {
     pub code: u8,
     /// The size in bits.
     pub bits: u8,
-    /// The number of values in an element; 1 but for vector types.
+    /// The number of values in an element; 1 except for vector types.
     pub lanes: u16,
 }
 
@@ -62,7 +62,7 @@ pub struct DLDataType {
 pub struct DLTensor {
     /// The start of the memory, `byte_offset` bytes before the first element.
     pub data: *mut c_void,
-    /// Where it is.
+    /// The device that holds the memory.
     pub device: DLDevice,
     /// The number of dimensions.
     pub ndim: i32,
@@ -70,21 +70,22 @@ pub struct DLTensor {
     pub dtype: DLDataType,
     /// `ndim` extents, in elements.
     pub shape: *mut i64,
-    /// `ndim` distances, in elements; null for compact and row-major.
+    /// `ndim` strides, in elements; null if compact and row-major.
     pub strides: *mut i64,
     /// The offset of the first element, in bytes.
     pub byte_offset: u64,
 }
 
-/// A tensor with its producer's destructor, without a version: the structure of before version 1.
+/// A tensor with its producer's destructor and no version: the structure of DLPack before version 1.
 #[repr(C)]
 #[derive(Debug)]
 pub struct DLManagedTensor {
     /// The tensor.
     pub dl_tensor: DLTensor,
-    /// The producer's own.
+    /// The producer's context.
     pub manager_ctx: *mut c_void,
-    /// Frees this structure and all that it names; the consumer calls it once. Null if there is nothing to free.
+    /// Frees this structure and everything that it points to. The consumer calls it once. Null if there is
+    /// nothing to free.
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>,
 }
 
@@ -94,9 +95,10 @@ pub struct DLManagedTensor {
 pub struct DLManagedTensorVersioned {
     /// The version of this structure. Of another major version only the next two fields may be used.
     pub version: DLPackVersion,
-    /// The producer's own.
+    /// The producer's context.
     pub manager_ctx: *mut c_void,
-    /// Frees this structure and all that it names; the consumer calls it once. Null if there is nothing to free.
+    /// Frees this structure and everything that it points to. The consumer calls it once. Null if there is
+    /// nothing to free.
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
     /// [`FLAG_READ_ONLY`] and others.
     pub flags: u64,
@@ -109,7 +111,7 @@ mod tests {
     use super::*;
     use std::mem::offset_of;
 
-    /// What a C compiler says of dlpack.h on 64-bit machines.
+    /// The layout of dlpack.h by a C compiler on 64-bit machines.
     #[test]
     fn the_structures_are_laid_out_as_in_c() {
         assert_eq!((size_of::<DLDevice>(), size_of::<DLDataType>(), size_of::<DLTensor>()), (8, 4, 48));

@@ -1,4 +1,4 @@
-//! Granted bytes as tensors for others, who give them back by the deleter.
+//! Exports granted bytes as tensors, which the consumer returns by the deleter.
 
 use super::abi::{
     CPU, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLTensor, FLAG_READ_ONLY, VERSION,
@@ -11,21 +11,19 @@ use std::fmt;
 use std::ptr::NonNull;
 use thiserror::Error;
 
-/// Why granted bytes cannot be a tensor.
+/// Why granted bytes cannot be exported as a tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ExportError {
-    /// The bytes are not granted, or not on the host, or not aligned for the elements.
+    /// The bytes are not granted, not on the host, or not aligned for the elements.
     #[error("{0}")]
     View(#[from] ViewError),
-    /// The shape has another size than the bytes.
-    #[error(
-        "a tensor of {shape:?} elements of {element_bytes} bytes was asked for of {bytes} bytes of {buffer}"
-    )]
+    /// The size of the shape differs from that of the bytes.
+    #[error("a tensor of {shape:?} elements of {element_bytes} bytes does not fit {bytes} bytes of {buffer}")]
     Shape {
         /// The buffer.
         buffer: BufferName,
-        /// The extents asked for.
+        /// The requested extents.
         shape: Vec<u64>,
         /// The size of an element.
         element_bytes: u64,
@@ -42,20 +40,20 @@ pub enum ExportError {
         /// The alignment that the elements need, in bytes.
         align: usize,
     },
-    /// The structure of before version 1 cannot say that a tensor must not be written.
-    #[error("what is granted for reading needs a structure of DLPack 1, which can say so")]
+    /// The structure of DLPack before version 1 has no read-only flag.
+    #[error("bytes granted for reading need the versioned structure of DLPack, which has a read-only flag")]
     ReadOnly,
-    /// The memory is not what the arena was asked to export.
+    /// The bytes are not in the memory that the arena exports.
     #[error("{buffer} is not in {expected} here")]
     Elsewhere {
         /// The buffer.
         buffer: BufferName,
-        /// The kind of memory asked for.
+        /// The kind of memory that the arena exports.
         expected: &'static str,
     },
 }
 
-/// Grants that were not exported. The error returns them.
+/// An export that failed. The error returns the caller's value.
 #[derive(Debug, Error)]
 #[error("{cause}")]
 pub struct Unexported<G: fmt::Debug> {
@@ -65,40 +63,41 @@ pub struct Unexported<G: fmt::Debug> {
     pub kept: G,
 }
 
-/// Waits until nobody's work uses the memory any more.
+/// Waits until no work uses the memory any more.
 pub(crate) type Settle = Box<dyn FnOnce() -> Result<(), TransferError> + Send>;
 
-/// Where granted bytes are, in the words of DLPack.
+/// The location of granted bytes, in DLPack's terms.
 pub(crate) struct Place {
     pub(crate) address: *mut c_void,
     /// The size of the granted bytes.
     pub(crate) bytes: u64,
     pub(crate) device: DLDevice,
     pub(crate) is_read_only: bool,
-    /// What to wait for before the grants end, if the consumer's work may go on when it calls the deleter.
+    /// Waits for the consumer's work before the grants end, if that may still run when the deleter is called.
     pub(crate) settle: Option<Settle>,
 }
 
-/// A tensor that is to be handed to another framework. Dropped before that, it rolls the grants back, as they do.
+/// A tensor to be handed to another framework. Dropping it earlier rolls the grants back.
 #[must_use = "dropping it rolls the grants back"]
 pub struct Export {
     grants: Grants,
     place: Place,
     tensor: DLTensor,
-    /// The shape, and behind it the strides.
+    /// The shape, followed by the strides.
     sizes: Box<[i64]>,
 }
 
-// SAFETY: the addresses are those of granted memory and of the sizes, both of which it owns.
+// SAFETY: the addresses point to granted memory and to the sizes, both of which the value owns.
 unsafe impl Send for Export {}
 
-/// Makes a tensor of granted bytes in memory of the host, in the shape `shape`. It keeps the grants until it is deleted.
+/// Creates a tensor of granted bytes in host memory, in the shape `shape`. It keeps the grants until it is
+/// deleted.
 ///
-/// It may be written if all its bytes are granted for writing, and the deleter then commits them, as
-/// [`Grants::release`] does: DLPack has no word for failure. Otherwise it is read-only.
+/// The tensor may be written if all its bytes are granted for writing. The deleter then commits them, as
+/// [`Grants::release`] does, because DLPack cannot report a failure. Otherwise the tensor is read-only.
 ///
 /// # Shape and units
-/// Row-major, in elements. No extents are one element.
+/// Row-major, in elements. An empty shape is one element.
 ///
 /// # Errors
 /// [`Unexported`] with the grants: [`ExportError::View`] and [`ExportError::Shape`].
@@ -129,7 +128,7 @@ pub fn export<T: Element>(
 }
 
 impl Export {
-    /// Makes a tensor of granted bytes at a place.
+    /// Creates a tensor of granted bytes at a location.
     pub(crate) fn at<T: Element>(
         grants: Grants,
         region: &impl Region,
@@ -138,7 +137,7 @@ impl Export {
     ) -> Result<Self, Box<Unexported<Grants>>> {
         let (bytes, element_bytes) = (place.bytes, size_of::<T>() as u64);
         let fits = elements(shape).and_then(|count| count.checked_mul(element_bytes)) == Some(bytes);
-        // Strides of a tensor without elements may be too large for their type, and mean nothing.
+        // Sizes of a tensor without elements have no meaning, and may be too large for their type.
         let numbers = shape.iter().copied().chain(row_major(shape));
         let numbers = numbers.map(|number| i64::try_from(number).ok().or((bytes == 0).then_some(0)));
         let Some(sizes) = numbers.collect::<Option<Box<[i64]>>>().filter(|_| fits) else {
@@ -164,7 +163,7 @@ impl Export {
         Ok(Self { grants: grants.hand_over(), place, tensor, sizes })
     }
 
-    /// Says that the memory is on another kind of device than of the host alone, and what to wait for at the end.
+    /// Sets the device, and what to wait for before the grants end.
     #[cfg(feature = "cuda")]
     pub(crate) fn on(mut self, device: DLDevice, settle: Settle) -> Self {
         self.tensor.device = device;
@@ -184,14 +183,14 @@ impl Export {
         self.place.is_read_only
     }
 
-    /// Takes the tensor back: the grants as they were.
+    /// Returns the grants, unchanged.
     pub fn into_grants(self) -> Grants {
         self.grants
     }
 
-    /// Hands the tensor out. Whoever gets the pointer owns it, and calls its deleter once, on any thread. For a GPU's memory, no
-    /// thread does so from a callback of the driver.
-    #[must_use = "whoever gets it has to call its deleter"]
+    /// Hands the tensor out. The receiver owns it, and calls its deleter once, on any thread. A deleter of
+    /// GPU memory must not be called from a callback of the driver.
+    #[must_use = "the receiver must call its deleter"]
     pub fn into_versioned(self) -> NonNull<DLManagedTensorVersioned> {
         let flags = if self.is_read_only() { FLAG_READ_ONLY } else { 0 };
         let (manager_ctx, dl_tensor) = self.into_parts();
@@ -200,10 +199,11 @@ impl Export {
         NonNull::from(Box::leak(Box::new(managed)))
     }
 
-    /// As [`into_versioned`](Self::into_versioned), in the structure of before version 1.
+    /// As [`into_versioned`](Self::into_versioned), in the structure of DLPack before version 1.
     ///
     /// # Errors
-    /// [`Unexported`] with the tensor: [`ExportError::ReadOnly`], because this structure cannot say that it is.
+    /// [`Unexported`] with the tensor: [`ExportError::ReadOnly`] if it is, because this structure has no flag
+    /// for that.
     pub fn into_legacy(self) -> Result<NonNull<DLManagedTensor>, Box<Unexported<Self>>> {
         if self.is_read_only() {
             return Err(Box::new(Unexported { cause: ExportError::ReadOnly, kept: self }));
@@ -213,7 +213,8 @@ impl Export {
         Ok(NonNull::from(Box::leak(Box::new(DLManagedTensor { dl_tensor, manager_ctx, deleter }))))
     }
 
-    /// Returns the context of a structure, which owns everything, and the tensor, which names the context's sizes.
+    /// Returns the context of a structure, which owns everything, and the tensor, which points to the
+    /// context's sizes.
     fn into_parts(self) -> (*mut c_void, DLTensor) {
         let Self { grants, place, tensor, sizes } = self;
         let context = Box::leak(Box::new(Context { grants, settle: place.settle, sizes }));
@@ -229,19 +230,19 @@ impl fmt::Debug for Export {
     }
 }
 
-/// What a structure that was handed out owns.
+/// The context of a structure that was handed out.
 struct Context {
     grants: Grants,
     settle: Option<Settle>,
-    /// What the structure names.
+    /// The shape and strides that the structure points to.
     sizes: Box<[i64]>,
 }
 
 impl Context {
-    /// Ends the grants, once nobody's work uses the memory.
+    /// Ends the grants once no work uses the memory.
     fn end(self) {
         let settled = self.settle.map_or(Ok(()), |settle| settle());
-        // The consumer hears of no error. Who acquires the bytes next does.
+        // The deleter cannot report an error. The next request for the bytes does.
         let _ = match settled {
             Ok(()) => self.grants.release(),
             Err(_) => self.grants.failed(),
@@ -249,12 +250,13 @@ impl Context {
     }
 }
 
-/// Ends what a structure owns. A panic of a plug-in ends here, because no language but Rust has one.
+/// Drops the context of a structure. A panic of a plug-in is caught, because it must not unwind into other
+/// languages.
 ///
 /// # Safety
-/// The context of a structure of this module, for the last time.
+/// `context` is that of a structure of this module, and is not used afterwards.
 unsafe fn end(context: *mut c_void) {
-    // SAFETY: leaked in `into_parts`, and the caller's word.
+    // SAFETY: leaked in `into_parts`. The caller guarantees that this is its last use.
     let context = unsafe { Box::from_raw(context.cast::<Context>()) };
     let _ = guard(|| context.end());
 }
@@ -284,7 +286,7 @@ mod tests {
     use dml_core::sync::Arc;
     use dml_core::{DeviceDesc, DeviceKind, Platform};
 
-    /// Granted bytes of a device have no view that checks them: whoever asks for a tensor of them has the address alone.
+    /// No view checks the alignment of granted bytes of a device: only their address is known.
     #[test]
     fn elements_that_are_not_aligned_are_no_tensor_wherever_they_are() {
         let mut builder = Platform::builder();
@@ -305,7 +307,7 @@ mod tests {
         let ExportError::Alignment { address, align, .. } = cause else { panic!("{cause}") };
         assert_eq!((address, align), (0x1004, 8));
         let aligned = Export::at::<f32>(kept, &buffer.range(4..12), &[2], place(0x1004, 8)).unwrap();
-        // No elements are nowhere.
+        // A tensor without elements has no address.
         let empty = Export::at::<f64>(aligned.into_grants(), &buffer.range(4..4), &[0], place(0x1004, 0));
         assert_eq!(empty.unwrap().address(), None);
     }

@@ -1,4 +1,4 @@
-//! Tensors of others: taken once, checked, and given back by their deleter.
+//! Imports tensors: each is taken once, checked, and freed by its deleter.
 
 use super::abi::{
     CPU, CUDA_HOST, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLPackVersion, DLTensor,
@@ -11,15 +11,15 @@ use std::fmt;
 use std::ptr::NonNull;
 use thiserror::Error;
 
-/// Why a tensor cannot be taken, or not as asked.
+/// Why a tensor cannot be imported, or not as requested.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// There is no tensor.
+    /// The pointer is null.
     #[error("the pointer to the tensor is null")]
     Null,
-    /// The structure is laid out otherwise.
-    #[error("a tensor of DLPack {}.{} was given, and {} is understood", found.major, found.minor, VERSION.major)]
+    /// The structure has another layout.
+    #[error("a tensor has DLPack version {}.{}, and only {} is supported", found.major, found.minor, VERSION.major)]
     Version {
         /// The version of the structure.
         found: DLPackVersion,
@@ -38,7 +38,7 @@ pub enum ImportError {
         /// Its extent.
         extent: i64,
     },
-    /// The elements would not fit into an address space.
+    /// The elements do not fit into an address space.
     #[error("a tensor of {shape:?} elements of {element_bits} bits is larger than the address space")]
     TooLarge {
         /// The extents.
@@ -74,7 +74,7 @@ pub enum ImportError {
     Type {
         /// The type of the tensor.
         found: DLDataType,
-        /// The type asked for.
+        /// The requested type.
         expected: &'static str,
     },
     /// The first element is not aligned for its type.
@@ -85,48 +85,49 @@ pub enum ImportError {
         /// The alignment that the type needs, in bytes.
         align: usize,
     },
-    /// The tensor must not be written, and a buffer can be.
+    /// The tensor is read-only, and a buffer can be written.
     #[error("a tensor that is read-only cannot be storage of a buffer: copy its elements")]
     ReadOnly,
-    /// The tensor is elsewhere.
+    /// The tensor is on another device.
     #[error("a tensor is on device {} of type {}, and {expected} was asked for", found.device_id, found.device_type)]
     Device {
         /// The device of the tensor.
         found: DLDevice,
-        /// What was asked for.
+        /// The requested device.
         expected: String,
     },
 }
 
-/// A tensor that was not taken as asked. The error returns it.
+/// A tensor that was not imported as requested. The error returns it.
 #[derive(Debug, Error)]
 #[error("{cause}")]
 pub struct Untaken {
     /// The reason.
     pub cause: ImportError,
-    /// The tensor, which is still the caller's.
+    /// The tensor, still the caller's.
     pub tensor: Tensor,
 }
 
-/// A structure that is ours to delete.
+/// An owned structure, deleted when it is dropped.
 enum Managed {
     Versioned(NonNull<DLManagedTensorVersioned>),
     Legacy(NonNull<DLManagedTensor>),
 }
 
-// SAFETY: who hands a tensor over promises that any thread may delete it, and that its fields stay as they are.
+// SAFETY: the constructors require that any thread may delete the structure, and that its fields stay
+// unchanged.
 unsafe impl Send for Managed {}
 
-// SAFETY: as above; nothing is done by a shared reference.
+// SAFETY: as above; a shared reference gives access to nothing.
 unsafe impl Sync for Managed {}
 
 impl Drop for Managed {
     fn drop(&mut self) {
         match self {
             Self::Versioned(managed) => {
-                // SAFETY: live until the deleter is called; the field is there in every version.
+                // SAFETY: live until the deleter is called. Every version has the field.
                 if let Some(deleter) = unsafe { managed.as_ref() }.deleter {
-                    // SAFETY: the consumer's one call, on the structure that the deleter came with.
+                    // SAFETY: the only call of the deleter, on its own structure.
                     unsafe { deleter(managed.as_ptr()) };
                 }
             }
@@ -141,10 +142,11 @@ impl Drop for Managed {
     }
 }
 
-/// A tensor of another framework, of which this is the consumer. Dropping it calls the deleter.
+/// A tensor of another framework. Dropping it calls the deleter.
 ///
 /// # Shape and units
-/// Compact and row-major: the last dimension is contiguous. The shape is in elements; no dimensions are one element.
+/// Compact and row-major: the last dimension is contiguous. The shape is in elements. An empty shape is one
+/// element.
 pub struct Tensor {
     /// The first element.
     data: *mut u8,
@@ -156,42 +158,45 @@ pub struct Tensor {
     managed: Option<Managed>,
 }
 
-// SAFETY: the address gives no access by itself. What it names is the tensor's alone (contract of the constructors).
+// SAFETY: the address gives no access by itself. Its memory belongs to the tensor alone (contract of the
+// constructors).
 unsafe impl Send for Tensor {}
 
 // SAFETY: as above; elements are only read by a shared reference.
 unsafe impl Sync for Tensor {}
 
 impl Tensor {
-    /// Takes a tensor, which is the caller's no more: it is deleted when the result is dropped, and at once if it is refused.
+    /// Takes ownership of a tensor. It is deleted when the result is dropped, or at once if it is refused.
     ///
     /// # Errors
-    /// [`ImportError`] for what is not compact and row-major, or contradicts itself. A null pointer is an error, too.
+    /// [`ImportError`] for a null pointer, and for a tensor that is not compact and row-major or contradicts
+    /// itself.
     ///
     /// # Safety
-    /// 1. `managed` is null, or names a structure as DLPack describes it, which nobody else deletes. It and the arrays that it names
-    ///    stay as they are until the deleter is called.
+    /// 1. `managed` is null, or points to a structure as DLPack describes it, which no other code deletes. It
+    ///    and the arrays that it points to stay unchanged until the deleter is called.
     /// 2. The deleter may be called on any thread.
-    /// 3. The memory is valid for reads, and for writes unless the flag says read-only, of all elements until the
-    ///    deleter is called. The elements are initialised.
-    /// 4. Until then nobody else writes the elements, and nobody else reads them once they are storage of a buffer. What a
-    ///    device was told to do with them before has ended: whoever knows the stream waits for it
+    /// 3. The memory of all elements is valid for reads until the deleter is called, and for writes unless
+    ///    the flag says read-only. The elements are initialised.
+    /// 4. Until then no other code writes the elements, nor reads them once they are storage of a buffer.
+    ///    Earlier work of a device on them has ended: a caller that knows the stream waits for it
     ///    ([`CudaArena::fence_of`](crate::CudaArena::fence_of)).
     pub unsafe fn from_versioned(managed: *mut DLManagedTensorVersioned) -> Result<Self, ImportError> {
         let ptr = NonNull::new(managed).ok_or(ImportError::Null)?;
         let managed = Managed::Versioned(ptr);
-        // SAFETY: a live structure (1), of which every version begins like this.
+        // SAFETY: a live structure (1). Every version begins with this field.
         let found = unsafe { (*ptr.as_ptr()).version };
         if found.major != VERSION.major {
             return Err(ImportError::Version { found });
         }
         // SAFETY: a live structure of this version (1).
         let (flags, tensor) = unsafe { ((*ptr.as_ptr()).flags, (*ptr.as_ptr()).dl_tensor) };
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { Self::checked(managed, &tensor, flags & FLAG_READ_ONLY != 0) }
     }
 
-    /// Takes a tensor in the structure of before version 1, which has no flags: it may be written.
+    /// Takes ownership of a tensor in the structure of DLPack before version 1. It has no flags, so the
+    /// tensor may be written.
     ///
     /// # Errors
     /// As [`from_versioned`](Self::from_versioned).
@@ -203,18 +208,18 @@ impl Tensor {
         let managed = Managed::Legacy(ptr);
         // SAFETY: a live structure (1).
         let tensor = unsafe { (*ptr.as_ptr()).dl_tensor };
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { Self::checked(managed, &tensor, false) }
     }
 
-    /// Checks a tensor. If it is refused, `managed` goes, which deletes it.
+    /// Checks a tensor. If it is refused, dropping `managed` deletes it.
     ///
     /// # Safety
-    /// As of the constructors.
+    /// As for the constructors.
     unsafe fn checked(managed: Managed, tensor: &DLTensor, is_read_only: bool) -> Result<Self, ImportError> {
         let (ndim, element) = (tensor.ndim, tensor.dtype);
         let dimensions = usize::try_from(ndim).map_err(|_| ImportError::NoShape { ndim })?;
-        // SAFETY: as many numbers as dimensions, where there are any (1 of the constructors).
+        // SAFETY: if not null, the array has one number per dimension (1 of the constructors).
         let extents = unsafe { numbers(tensor.shape, dimensions) }.ok_or(ImportError::NoShape { ndim })?;
         let mut shape = Vec::with_capacity(dimensions);
         for (axis, &extent) in extents.iter().enumerate() {
@@ -231,7 +236,7 @@ impl Tensor {
         // SAFETY: as above.
         if let Some(strides) = unsafe { numbers(tensor.strides, dimensions) }.filter(|_| elements != 0) {
             for (axis, (&stride, expected)) in strides.iter().zip(row_major(&shape)).enumerate() {
-                // Where there is one element, nobody takes a step.
+                // The stride of a single element is never used.
                 if shape[axis] > 1 && u64::try_from(stride) != Ok(expected) {
                     return Err(ImportError::Stride { axis, stride, expected, shape });
                 }
@@ -240,31 +245,31 @@ impl Tensor {
         if tensor.data.is_null() && elements != 0 {
             return Err(ImportError::NoData { elements });
         }
-        // It may be the address of another memory, so it is no more than a number.
+        // The address may be one of a device's memory, so it is not dereferenced here.
         let data = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
         let device = tensor.device;
         Ok(Self { data, device, element, shape, elements, is_read_only, managed: Some(managed) })
     }
 
-    /// Where the elements are.
+    /// Returns the device that holds the elements.
     #[must_use]
     pub fn device(&self) -> DLDevice {
         self.device
     }
 
-    /// The type of the elements.
+    /// Returns the type of the elements.
     #[must_use]
     pub fn element(&self) -> DLDataType {
         self.element
     }
 
-    /// The extents of the dimensions, in elements.
+    /// Returns the extents of the dimensions, in elements.
     #[must_use]
     pub fn shape(&self) -> &[u64] {
         &self.shape
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.elements
@@ -282,36 +287,39 @@ impl Tensor {
         self.is_read_only
     }
 
-    /// Returns the elements of a tensor in memory of the host, to be copied where the tensor itself cannot be storage.
+    /// Returns the elements of a tensor in host memory, for a copy if the tensor itself cannot be storage.
     ///
     /// # Errors
     /// [`ImportError::Type`], [`ImportError::Alignment`], [`ImportError::Device`].
     pub fn as_slice<T: Element>(&self) -> Result<&[T], ImportError> {
         let first = self.host_elements::<T>()?;
-        // SAFETY: live, initialised, written by nobody (contract of the constructors), of this type and aligned, as just checked;
-        // their size fits.
+        // SAFETY: live, initialised and not written by other code (contract of the constructors). The type
+        // and alignment were just checked, and the size fits.
         Ok(unsafe { std::slice::from_raw_parts(first.as_ptr(), self.elements as usize) })
     }
 
-    /// Makes storage for a buffer of a tensor in memory of the host, page-locked or not:
+    /// Turns a tensor in host memory, page-locked or not, into storage for a buffer:
     /// [`Platform::buffer_from`](dml_core::Platform::buffer_from),
-    /// [`Buffer::attach_external`](dml_core::Buffer::attach_external). The tensor is deleted with the buffer, unless
-    /// [`Buffer::into_storage`](dml_core::Buffer::into_storage) has it back. That alone brings the latest contents into its memory: a
-    /// producer whose deleter goes on with the elements otherwise finds what the host had last.
+    /// [`Buffer::attach_external`](dml_core::Buffer::attach_external).
+    ///
+    /// The tensor is deleted with the buffer, unless [`Buffer::into_storage`](dml_core::Buffer::into_storage)
+    /// returns it. Only `into_storage` brings the latest contents into its memory. A producer whose deleter
+    /// uses the elements otherwise finds the contents that the host had last.
     ///
     /// # Errors
-    /// [`Untaken`] with the tensor: [`ImportError::Type`], [`ImportError::Alignment`], [`ImportError::Device`], and
-    /// [`ImportError::ReadOnly`].
+    /// [`Untaken`] with the tensor: [`ImportError::Type`], [`ImportError::Alignment`],
+    /// [`ImportError::Device`], and [`ImportError::ReadOnly`].
     pub fn into_foreign<T: Element>(self) -> Result<Foreign<T, Self>, Untaken> {
         match self.host_elements::<T>().and_then(|first| self.writable().map(|()| first)) {
-            // SAFETY: aligned, live, initialised and writable until the tensor is deleted (1), at the address that the producer
-            // chose, on any thread (2), and used by nobody else (3): the contract of the constructors.
+            // SAFETY: the contract of the constructors. The elements are aligned, live, initialised and
+            // writable until the tensor is deleted (1). They stay at the producer's address, and any thread
+            // may delete them (2). No other code uses them (3).
             Ok(first) => Ok(unsafe { Foreign::new(first, self.elements as usize, self) }),
             Err(cause) => Err(Untaken { cause, tensor: self }),
         }
     }
 
-    /// Returns the first element in memory of the host, or any aligned address if there are no elements.
+    /// Returns the first element in host memory, or any aligned address if there are no elements.
     fn host_elements<T: Element>(&self) -> Result<NonNull<T>, ImportError> {
         if ![CPU, CUDA_HOST].contains(&self.device.device_type) {
             let expected = "memory of the host".to_owned();
@@ -339,22 +347,22 @@ impl Tensor {
     }
 }
 
-/// Returns the numbers of an array, which is null if there is none. No numbers need no array.
+/// Returns the numbers of an array; `None` if it is null and `count` is not zero.
 ///
 /// # Safety
-/// A pointer that is not null names so many numbers, which stay as they are.
+/// `array` is null, or points to `count` numbers, which stay unchanged.
 unsafe fn numbers<'a>(array: *const i64, count: usize) -> Option<&'a [i64]> {
     match (count, array.is_null()) {
         (0, _) => Some(&[]),
         (_, true) => None,
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         (_, false) => Some(unsafe { std::slice::from_raw_parts(array, count) }),
     }
 }
 
 impl Drop for Tensor {
     fn drop(&mut self) {
-        // The producer may be this library, whose code checks that no lock is held.
+        // The deleter may be this library's own, whose code checks that no lock is held.
         quietly(self.managed.take());
     }
 }

@@ -1,22 +1,26 @@
-//! DLPack, by which frameworks lend each other tensors without a copy: tensors of others as storage of buffers, and granted
-//! bytes as tensors for others.
+//! DLPack, by which frameworks exchange tensors without a copy. Imported tensors become storage of buffers,
+//! and granted bytes are exported as tensors.
 //!
 //! ```text
-//!   a framework's tensor ──▶ Tensor ──into_foreign──▶ Foreign ──▶ Platform::buffer_from, Buffer::attach_external
-//!                                   ──CudaArena::external_tensor──▶ ExternalBlock ──▶ RawBuffer::attach_block
-//!   Grants of a buffer ──export──▶ Export ──into_versioned, into_legacy──▶ a framework, which calls the deleter
+//!   foreign tensor ──▶ Tensor ──into_foreign──▶ Foreign ──▶ Platform::buffer_from, Buffer::attach_external
+//!                             ──CudaArena::external_tensor──▶ ExternalBlock ──▶ RawBuffer::attach_block
+//!   Grants of a buffer ──export──▶ Export ──into_versioned, into_legacy──▶ framework, calls the deleter
 //!                      ──CudaArena::export, CudaPinnedArena::export──▶
 //! ```
 //! # What holds here
-//! 1. Who takes a tensor owns it: the deleter is called once, when the [`Tensor`] goes, also if it is refused.
-//! 2. A tensor has to be compact and row-major, of elements of one Rust type ([`Element`]). Nothing is copied or converted.
-//! 3. An exported tensor keeps its grants. Until the framework calls the deleter, who needs the bytes otherwise waits. The deleter
-//!    commits what was granted for writing; it ends on the thread that calls it.
-//! 4. What is granted for reading is exported as read-only, and a tensor that is read-only is never storage of a buffer, because
-//!    every buffer can be written.
-//! 5. A destructor of another language is called without a lock of this library, and one of ours does not unwind.
+//! 1. An import takes ownership of the tensor. The deleter is called once, when the [`Tensor`] is dropped or
+//!    when the import is refused.
+//! 2. A tensor must be compact and row-major, with elements of one Rust type ([`Element`]). Nothing is copied
+//!    or converted.
+//! 3. An exported tensor keeps its grants. Conflicting requests wait until the framework calls the deleter.
+//!    The deleter commits bytes that were granted for writing, and does all its work on the thread that calls
+//!    it.
+//! 4. Bytes granted for reading are exported as read-only. A read-only tensor is never storage of a buffer,
+//!    because every buffer can be written.
+//! 5. No lock of this library is held while a foreign deleter is called. The deleters of this library do not
+//!    unwind.
 //!
-//! This module knows memory of the host. The arenas of devices have the rest.
+//! This module handles host memory. The arenas of devices handle theirs.
 //!
 //! ```
 //! use dml_arenas::dlpack::{self, Tensor};
@@ -28,12 +32,12 @@
 //! # builder.add_arena(Arc::new(MainMem::new(cpu)));
 //! # let platform = builder.build()?;
 //! let buffer = platform.buffer_from((0..6).map(|i| i as f32).collect::<Vec<_>>())?;
-//! // Out: two rows of three elements, which whoever gets the pointer deletes.
+//! // Export: two rows of three elements. The receiver of the pointer calls the deleter.
 //! let grants = platform.acquire(cpu).read_write(&buffer).wait()?;
 //! let lent = dlpack::export::<f32>(grants, &buffer, &[2, 3])?.into_versioned();
 //!
-//! // In: as storage of another buffer, for as long as that lives.
-//! // SAFETY: the tensor was just made, and nobody else has it.
+//! // Import: as storage of another buffer, until that is dropped.
+//! // SAFETY: the tensor is new, and no other code has it.
 //! let tensor = unsafe { Tensor::from_versioned(lent.as_ptr()) }?;
 //! assert_eq!(tensor.shape(), [2, 3]);
 //! let other = platform.buffer_from(tensor.into_foreign::<f32>()?)?;
@@ -62,11 +66,11 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A type of elements that DLPack and Rust both have: integers of 8 to 64 bits, `f32` and `f64`.
+/// A type of elements that DLPack and Rust have in common: integers of 8 to 64 bits, `f32` and `f64`.
 pub trait Element: Pod + Debug + Send + Sync + sealed::Sealed {
-    /// The type in DLPack's words.
+    /// The DLPack type.
     const TYPE: DLDataType;
-    /// The name in Rust.
+    /// The name of the Rust type.
     const NAME: &'static str;
 }
 
@@ -80,7 +84,7 @@ macro_rules! elements {
     )*};
 }
 
-/// The size of a type in bits, which fits.
+/// The size of an element type in bits, which fits into a `u8`.
 trait Bits {
     const MAX_BITS: u8;
 }
@@ -91,7 +95,7 @@ impl<T> Bits for T {
 
 elements!(i8 INT, i16 INT, i32 INT, i64 INT, u8 UINT, u16 UINT, u32 UINT, u64 UINT, f32 FLOAT, f64 FLOAT);
 
-/// Returns the number of elements of a shape, or `None` if it is more than an address space holds.
+/// Returns the number of elements of a shape; `None` on overflow.
 fn elements(shape: &[u64]) -> Option<u64> {
     // A tensor without elements may have any other extents.
     match shape.contains(&0) {
@@ -100,7 +104,7 @@ fn elements(shape: &[u64]) -> Option<u64> {
     }
 }
 
-/// Returns the distances of a compact, row-major tensor, in elements.
+/// Returns the strides of a compact, row-major tensor, in elements.
 fn row_major(shape: &[u64]) -> Vec<u64> {
     let mut strides = vec![1_u64; shape.len()];
     for axis in (1..shape.len()).rev() {

@@ -1,25 +1,28 @@
-//! The energy that a stretch of time took, read from the counters of the machine.
+//! Energy consumption of the processor and GPUs over a period, from the energy counters of the machine.
 //!
 //! ```text
 //!  powercap   packages of the processor, their memory ──┐
 //!                                                       ├─▶ EnergyMeter ──start──▶ Metering ──finish──▶ Energy
-//!  GpuCounters   each GPU among the devices (NVML) ─────┘      why not, as an EnergyError ◀──┴────────────┘
+//!  GpuCounters   each GPU among the devices (NVML) ─────┘                  or EnergyError ◀──┴────────────┘
 //! ```
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
-//! | this one | the meter, and what it is told |
+//! | this one | the meter, its counters and its errors |
 //! | `powercap.rs` | RAPL counters, as files of Linux |
 //! | `nvml.rs` | the counters of NVIDIA's GPUs, by a library that is opened at run time |
 //!
-//! # What a figure includes
-//! Every package of the processor, with the memory behind it where that has a counter of its own, unless the processor is left out. And
-//! each GPU among the devices that the meter was made for. The whole machine draws from these: idle cores and other programs count too. What has no counter
-//! (boards, disks, fans, the losses of the power supply) does not.
+//! # Scope of a measurement
+//! A measurement includes every package of the processor, unless the processor is excluded. It includes the
+//! package's memory if that has its own counter. It also includes each GPU among the meter's devices.
+//! Counters cover the whole hardware: idle cores and other programs count too. Hardware without a counter is
+//! not included: boards, disks, fans, the losses of the power supply.
 //!
-//! # What holds here
-//! 1. A figure is whole or it is not there: with one counter missing, there is an error that names the counter and the reason.
-//! 2. A counter that wraps is followed around, if it is read at least once each time ([`Metering::sample`]).
-//! 3. A time in which a counter cannot have moved often enough is an error, and no figure.
+//! # Invariants
+//! 1. A measurement is complete or an error: if a counter is missing, the error names the counter and the
+//!    reason.
+//! 2. A wrap-around of a counter is handled, if the counter is read at least once per wrap-around
+//!    ([`Metering::sample`]).
+//! 3. A period in which a counter cannot have moved often enough is an error.
 
 mod nvml;
 mod powercap;
@@ -33,74 +36,79 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// How many steps of each counter a measurement has to last. An end may lie anywhere within a step, so that the figure is off by a
-/// fifth at most.
+/// Minimum duration of a measurement, in steps of each counter. Each end may fall anywhere within a step, so
+/// the error is at most a fifth.
 pub const FEWEST_STEPS: u32 = 10;
 
-/// A counter of energy, which only grows until it wraps.
+/// An energy counter, which only grows until it wraps around.
 ///
-/// What an implementation has to keep:
-/// - **E-1** The counter grows by the energy that was taken, in microjoules: `e1_what_all_counters_grew_by_is_the_energy`.
-/// - **E-2** It goes back in one case alone: past its range it begins at 0 again: `e2_a_counter_wraps_or_is_refused`.
-/// - **E-3** Its name is the same each time, and no other counter's: `e3_counters_that_come_and_go_are_told`.
+/// # Obligations of an implementation
+/// - **E-1** The counter grows by the consumed energy, in microjoules.
+///   (`e1_what_all_counters_grew_by_is_the_energy`)
+/// - **E-2** It decreases only by wrapping around: past its range, it continues at 0.
+///   (`e2_a_counter_wraps_or_is_refused`)
+/// - **E-3** Its name never changes, and is unique. (`e3_counters_that_come_and_go_are_told`)
 pub trait EnergyCounter: fmt::Debug + Send + Sync {
-    /// Returns the name, for people.
+    /// Returns the name, for display.
     fn name(&self) -> String;
 
     /// Returns the value in microjoules.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// The reason why it cannot be read.
     fn read_uj(&self) -> Result<u64, String>;
 
-    /// Returns the greatest value in microjoules, after which 0 follows. `None` for a counter that never wraps.
+    /// Returns the maximum value in microjoules, after which the counter continues at 0. Returns `None` if it
+    /// never wraps around.
     fn range_uj(&self) -> Option<u64>;
 
-    /// Returns the longest time in which the counter of a device that draws power may stand still.
+    /// Returns the step: the longest time between two updates of the counter while the device draws power.
     fn step(&self) -> Duration;
 }
 
-/// What finds the energy counters of devices other than the processor.
+/// A source of energy counters for devices other than the processor.
 pub trait GpuCounters: fmt::Debug + Send + Sync {
-    /// Returns the counter of a piece of hardware, as [`DeviceDesc::hardware`](dml_core::DeviceDesc::hardware) names it.
+    /// Returns the counter of a piece of hardware, as
+    /// [`DeviceDesc::hardware`](dml_core::DeviceDesc::hardware) names it.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is none.
     fn counter(&self, hardware: &str) -> Result<Arc<dyn EnergyCounter>, String>;
 }
 
-/// Where counters are looked for.
+/// The sources of energy counters.
 #[derive(Clone, Debug)]
 pub struct EnergySources {
-    /// `None` to leave the processor out.
+    /// The folder of the processor's counters; `None` excludes the processor.
     powercap: Option<PathBuf>,
     gpus: Arc<dyn GpuCounters>,
 }
 
 impl Default for EnergySources {
-    /// The counters of this machine: `/sys/class/powercap`, and NVML.
+    /// Returns the sources of this machine: `/sys/class/powercap` and NVML.
     fn default() -> Self {
         Self { powercap: Some(PathBuf::from("/sys/class/powercap")), gpus: Arc::new(Nvml::new()) }
     }
 }
 
 impl EnergySources {
-    /// Looks for the packages of the processor in another folder. Its layout is that of `/sys/class/powercap`.
+    /// Sets the folder of the processor's packages. Its layout is that of `/sys/class/powercap`.
     #[must_use]
     pub fn powercap(mut self, folder: impl Into<PathBuf>) -> Self {
         self.powercap = Some(folder.into());
         self
     }
 
-    /// Leaves the processor out: a virtual machine is not told what its processor draws. Figures are then of the GPUs among the devices
-    /// alone, and whoever shows them says so. A meter without any GPU is refused.
+    /// Excludes the processor, whose counters are not available in a virtual machine. Measurements then
+    /// include only the GPUs among the devices, and a program should say so where it shows them. A meter
+    /// without any GPU is refused.
     #[must_use]
     pub fn without_processor(mut self) -> Self {
         self.powercap = None;
         self
     }
 
-    /// Has something else find the counters of GPUs.
+    /// Sets the source of the GPUs' counters.
     #[must_use]
     pub fn gpus(mut self, gpus: Arc<dyn GpuCounters>) -> Self {
         self.gpus = gpus;
@@ -108,19 +116,19 @@ impl EnergySources {
     }
 }
 
-/// Why there is no figure.
+/// Why a measurement failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum EnergyError {
     /// The processor has no energy counters.
     #[error("no energy counters of the processor: {}: {reason}", folder.display())]
     NoPackages {
-        /// The folder in which they were looked for.
+        /// The folder that was searched.
         folder: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// The processor is left out, and there is no GPU among the devices: nothing would be measured.
+    /// The processor is excluded and the devices include no GPU, so nothing would be measured.
     #[error("nothing to measure: the processor is left out, and no GPU is among the devices")]
     Nothing,
     /// A device has no energy counter.
@@ -128,7 +136,7 @@ pub enum EnergyError {
     NoCounter {
         /// The device's name.
         device: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// A counter cannot be read.
@@ -136,61 +144,61 @@ pub enum EnergyError {
     Unreadable {
         /// The counter's name.
         counter: String,
-        /// What the system says.
+        /// The reason.
         reason: String,
     },
-    /// A counter went back, and not by wrapping.
+    /// A counter decreased without wrapping around.
     #[error(
-        "energy counter {counter} went back from {before_uj} uJ to {after_uj} uJ, and it does not wrap so"
+        "energy counter {counter} decreased from {before_uj} uJ to {after_uj} uJ without wrapping around"
     )]
     WentBack {
         /// The counter's name.
         counter: String,
-        /// What it said before.
+        /// The previous value, in microjoules.
         before_uj: u64,
-        /// What it said later.
+        /// The later value, in microjoules.
         after_uj: u64,
     },
-    /// Counters came or went while energy was measured.
-    #[error("the energy counters changed on the way: at first {}, in the end {}", before.join(", "), after.join(", "))]
+    /// Counters were added or removed during the measurement.
+    #[error("the energy counters changed during the measurement: at its start {}, at its end {}", before.join(", "), after.join(", "))]
     Changed {
         /// The names of the counters at the start.
         before: Vec<String>,
         /// The names of the counters at the end.
         after: Vec<String>,
     },
-    /// The time is too short for a counter.
+    /// The measurement was too short for a counter.
     #[error(
-        "{elapsed:?} are too short: energy counter {counter} needs {least:?}, which are {FEWEST_STEPS} of its steps"
+        "measurement too short: it took {elapsed:?}, and energy counter {counter} needs {least:?} ({FEWEST_STEPS} of its steps)"
     )]
     TooShort {
         /// The counter's name.
         counter: String,
-        /// The time that was measured.
+        /// The duration of the measurement.
         elapsed: Duration,
-        /// The least time for this counter.
+        /// The minimum duration for this counter.
         least: Duration,
     },
-    /// A counter stood still for longer than it may.
+    /// A counter did not move during the whole measurement.
     #[error("energy counter {counter} did not move in {elapsed:?}")]
     Still {
         /// The counter's name.
         counter: String,
-        /// The time that was measured.
+        /// The duration of the measurement.
         elapsed: Duration,
     },
-    /// A counter moved less often than its step promises.
-    #[error("energy counter {counter} moved {moves} times in {elapsed:?}: fewer than {FEWEST_STEPS}")]
+    /// A counter moved between too few readings.
+    #[error("energy counter {counter} moved {moves} times in {elapsed:?}, needs at least {FEWEST_STEPS}")]
     Coarse {
         /// The counter's name.
         counter: String,
-        /// How often it had another value than at the reading before.
+        /// The number of readings that differ from the previous one.
         moves: u32,
-        /// The time that was measured.
+        /// The duration of the measurement.
         elapsed: Duration,
     },
     /// The platform has no such device.
-    #[error("there is no device {device}, of {devices}")]
+    #[error("no device {device}: the platform has {devices} devices")]
     UnknownDevice {
         /// The unknown device.
         device: DeviceId,
@@ -199,19 +207,19 @@ pub enum EnergyError {
     },
 }
 
-/// The energy that some time took.
+/// The result of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Energy {
-    /// The energy of all counters, in joules.
+    /// The sum of all counters, in joules.
     pub joules: f64,
-    /// The time from the first reading to the last.
+    /// The time from the first reading to the last one.
     pub elapsed: Duration,
     /// The name of each counter, and its part in joules.
     pub parts: Vec<(String, f64)>,
 }
 
-/// A device that is no processor.
+/// A device other than the processor.
 #[derive(Clone, Debug)]
 struct Gpu {
     /// The device's name.
@@ -219,7 +227,7 @@ struct Gpu {
     hardware: String,
 }
 
-/// Measures the energy of the processor and of some devices.
+/// A meter for the energy of the processor and some devices.
 ///
 /// ```no_run
 /// # fn run(platform: &dml_core::Platform) -> Result<(), Box<dyn std::error::Error>> {
@@ -239,12 +247,14 @@ pub struct EnergyMeter {
 }
 
 impl EnergyMeter {
-    /// Makes a meter for the processor and for these devices. Devices that are cores of the processor add nothing to it. Two
-    /// devices that are one piece of hardware count once.
+    /// Creates a meter for the processor and for these devices. Devices that run on the processor's cores add
+    /// no counter. Two devices on the same hardware count once.
+    ///
+    /// Counters are opened when a measurement starts.
     ///
     /// # Errors
-    /// [`EnergyError::UnknownDevice`] for an id of another platform, [`EnergyError::NoCounter`] for a device that does not tell
-    /// which piece of hardware it is, and [`EnergyError::Nothing`] where nothing would be measured. Counters are looked for when a measurement starts.
+    /// [`EnergyError::UnknownDevice`] for an id that the platform does not have, [`EnergyError::NoCounter`]
+    /// for a device whose hardware is unknown, and [`EnergyError::Nothing`] if nothing would be measured.
     pub fn new(
         platform: &Platform,
         devices: impl IntoIterator<Item = DeviceId>,
@@ -260,7 +270,7 @@ impl EnergyMeter {
             }
             let device = desc.name.to_string();
             let Some(hardware) = desc.hardware.clone() else {
-                let reason = "it does not tell its place on the bus".to_owned();
+                let reason = "its PCI address is unknown".to_owned();
                 return Err(EnergyError::NoCounter { device, reason });
             };
             if gpus.iter().all(|gpu| gpu.hardware != hardware) {
@@ -273,7 +283,7 @@ impl EnergyMeter {
         Ok(Self { sources: sources.clone(), gpus })
     }
 
-    /// Reads every counter for the first time.
+    /// Starts a measurement: reads every counter for the first time.
     ///
     /// # Errors
     /// [`EnergyError::NoPackages`], [`EnergyError::NoCounter`] and [`EnergyError::Unreadable`].
@@ -286,7 +296,7 @@ impl EnergyMeter {
         Ok(Metering { meter: self, begun: Instant::now(), grown })
     }
 
-    /// Returns the counters that are there now.
+    /// Returns the current counters.
     fn counters(&self) -> Result<Vec<Arc<dyn EnergyCounter>>, EnergyError> {
         let powercap = self.sources.powercap.as_deref();
         let mut counters = powercap.map_or_else(|| Ok(Vec::new()), powercap::counters)?;
@@ -300,14 +310,14 @@ impl EnergyMeter {
     }
 }
 
-/// A counter, and what it grew by since the start.
+/// A counter, and its growth since the start.
 #[derive(Debug)]
 struct Grown {
     counter: Arc<dyn EnergyCounter>,
     name: String,
     last_uj: u64,
     sum_uj: u64,
-    /// How many readings were others than those before.
+    /// Number of readings that differ from the previous one.
     moves: u32,
 }
 
@@ -329,7 +339,7 @@ impl Grown {
         Ok(())
     }
 
-    /// Checks that the counter can tell anything of this time.
+    /// Checks that the measurement lasted long enough for the counter, and that the counter moved.
     fn check(&self, elapsed: Duration) -> Result<(), EnergyError> {
         let counter = self.name.clone();
         let step = foreign::guard(|| self.counter.step())
@@ -341,7 +351,7 @@ impl Grown {
         if self.sum_uj == 0 { Err(EnergyError::Still { counter, elapsed }) } else { Ok(()) }
     }
 
-    /// Checks besides that the counter was seen to move often enough.
+    /// Checks the same, and that enough readings found the counter moved.
     fn check_moves(&self, elapsed: Duration) -> Result<(), EnergyError> {
         self.check(elapsed)?;
         if self.moves >= FEWEST_STEPS {
@@ -351,9 +361,9 @@ impl Grown {
     }
 }
 
-/// A measurement under way.
+/// A measurement in progress.
 #[derive(Debug)]
-#[must_use = "a measurement that is not finished tells nothing"]
+#[must_use = "an unfinished measurement has no result"]
 pub struct Metering<'a> {
     meter: &'a EnergyMeter,
     begun: Instant,
@@ -367,7 +377,7 @@ impl Metering<'_> {
         self.begun.elapsed()
     }
 
-    /// Returns the time that the slowest counter needs for a figure.
+    /// Returns the minimum duration of a measurement for the slowest counter.
     #[must_use]
     pub fn least(&self) -> Duration {
         let steps =
@@ -375,8 +385,8 @@ impl Metering<'_> {
         steps.max().unwrap_or_default().saturating_mul(FEWEST_STEPS)
     }
 
-    /// Reads every counter on the way. A counter of a processor wraps after minutes at full load: whoever measures for longer reads
-    /// it at least once a minute.
+    /// Reads every counter. A processor's counter wraps around after minutes at full load, so call this at
+    /// least once a minute during longer measurements.
     ///
     /// # Errors
     /// [`EnergyError::Unreadable`] and [`EnergyError::WentBack`].
@@ -384,21 +394,23 @@ impl Metering<'_> {
         self.grown.iter_mut().try_for_each(Grown::sample)
     }
 
-    /// Checks that every counter has moved so often that it tells something of a stretch of short runs. [`sample`](Self::sample) is
-    /// called after each of them.
+    /// Checks that every counter has moved often enough to measure a series of short runs. The caller must
+    /// call [`sample`](Self::sample) after each run.
     ///
     /// # Errors
-    /// [`EnergyError::TooShort`], [`EnergyError::Still`] and [`EnergyError::Coarse`]: it is too early to finish.
+    /// [`EnergyError::TooShort`], [`EnergyError::Still`] and [`EnergyError::Coarse`], while it is too early
+    /// to finish.
     pub fn check(&self) -> Result<(), EnergyError> {
         let elapsed = self.elapsed();
         self.grown.iter().try_for_each(|grown| grown.check_moves(elapsed))
     }
 
-    /// Reads every counter for the last time.
+    /// Ends the measurement: reads every counter for the last time.
     ///
     /// # Errors
-    /// [`EnergyError::TooShort`] and [`EnergyError::Still`] where a counter tells nothing of the time; [`EnergyError::Changed`] where
-    /// counters came or went; what [`sample`](Self::sample) and [`EnergyMeter::start`] say.
+    /// [`EnergyError::TooShort`] and [`EnergyError::Still`] for a counter that did not move often enough, and
+    /// [`EnergyError::Changed`] if counters were added or removed. Also the errors of
+    /// [`sample`](Self::sample) and [`EnergyMeter::start`].
     pub fn finish(mut self) -> Result<Energy, EnergyError> {
         self.sample()?;
         let elapsed = self.elapsed();
@@ -418,12 +430,13 @@ impl Metering<'_> {
     }
 }
 
-/// Returns what a counter grew by, or `None` if it went back and did not wrap. Its range is its greatest value.
+/// Returns the growth of a counter, or `None` if it decreased without wrapping around. The range is its
+/// maximum value.
 fn grown(before_uj: u64, now_uj: u64, range_uj: Option<u64>) -> Option<u64> {
     if now_uj >= before_uj {
         return Some(now_uj - before_uj);
     }
-    // From the greatest value to 0 is one more. The sum is at most the range, for it is now less than it was.
+    // The step from the maximum value to 0 counts 1. The sum is at most the range, because `now` < `before`.
     Some(range_uj?.checked_sub(before_uj)? + 1 + now_uj)
 }
 

@@ -1,12 +1,13 @@
-//! The energy counters of NVIDIA's GPUs, by NVML, which comes with the driver and is opened at run time.
+//! The energy counters of NVIDIA's GPUs, from NVML, which comes with the driver and is opened at run time.
 
 use super::{EnergyCounter, GpuCounters};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// NVIDIA's management library. It is opened when a counter is first asked for, so that nothing has to be installed.
+/// NVIDIA's management library. It is opened when the first counter is requested, so it need not be
+/// installed.
 ///
-/// In a fork of the process that opened it, it has no counters: the driver does not follow.
+/// It has no counters in a fork of the process that opened it, because the driver does not work there.
 #[derive(Debug)]
 pub struct Nvml {
     library: PathBuf,
@@ -21,17 +22,18 @@ impl Default for Nvml {
 }
 
 impl Nvml {
-    /// The library of this machine.
+    /// Returns the library of this machine.
     #[must_use]
     pub fn new() -> Self {
-        // SAFETY: the driver's own library keeps NVML's interface (obligation 1 of `at`).
+        // SAFETY: the driver's own library implements NVML's interface (obligation 1 of `at`).
         unsafe { Self::at("libnvidia-ml.so.1") }
     }
 
-    /// The library at another place.
+    /// Returns the library at a path.
     ///
     /// # Safety
-    /// 1. What the library exports under names of NVML has the types that NVML declares, and does what NVML documents.
+    /// 1. Each symbol that the library exports under a name of NVML has the type that NVML declares, and does
+    ///    what NVML documents.
     #[must_use]
     pub unsafe fn at(library: impl Into<PathBuf>) -> Self {
         Self {
@@ -46,8 +48,8 @@ impl GpuCounters for Nvml {
     #[cfg(target_os = "linux")]
     fn counter(&self, hardware: &str) -> Result<Arc<dyn EnergyCounter>, String> {
         let place =
-            hardware.strip_prefix("pci ").ok_or_else(|| format!("{hardware} is no place on the PCI bus"))?;
-        // SAFETY: whoever made this value answers for the library (obligation 1 of `at`).
+            hardware.strip_prefix("pci ").ok_or_else(|| format!("{hardware} is not a PCI address"))?;
+        // SAFETY: guaranteed by the creator of this value (obligation 1 of `at`).
         let opened = self.opened.get_or_init(|| unsafe { linux::Opened::open(&self.library) });
         let counter = linux::GpuCounter::find(opened.as_ref().map_err(Clone::clone)?, place)?;
         Ok(Arc::new(counter))
@@ -55,7 +57,7 @@ impl GpuCounters for Nvml {
 
     #[cfg(not(target_os = "linux"))]
     fn counter(&self, _: &str) -> Result<Arc<dyn EnergyCounter>, String> {
-        Err(format!("{} is opened on Linux alone", self.library.display()))
+        Err(format!("NVML ({}) is supported only on Linux", self.library.display()))
     }
 }
 
@@ -70,7 +72,7 @@ mod linux {
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// The longest time after which a GPU brings its counter up to date.
+    /// Longest update interval of a GPU's counter.
     const STEP: Duration = Duration::from_millis(100);
     const SUCCESS: c_int = 0;
 
@@ -87,7 +89,7 @@ mod linux {
         total_energy: TotalEnergy,
         error_text: ErrorText,
         origin: Origin,
-        /// The functions above are the library's, which is closed after the last of them was called.
+        /// Keeps the functions above valid. It is closed after the last call.
         _library: Library,
     }
 
@@ -101,12 +103,12 @@ mod linux {
         /// Opens the library and initialises it.
         ///
         /// # Safety
-        /// As of [`Nvml::at`](super::Nvml::at).
+        /// As [`Nvml::at`](super::Nvml::at).
         pub(super) unsafe fn open(path: &Path) -> Result<Arc<Self>, String> {
-            // SAFETY: the caller answers for what the library does when it is loaded.
+            // SAFETY: the caller guarantees what the library does when it is loaded.
             let library = unsafe { Library::new(path) }
                 .map_err(|error| format!("NVML ({}) cannot be opened: {error}", path.display()))?;
-            // SAFETY: the caller answers for the types of what NVML exports under these names.
+            // SAFETY: the caller guarantees the types of these symbols.
             let (start, opened) = unsafe {
                 let start: Plain = function(&library, c"nvmlInit_v2")?;
                 let opened = Self {
@@ -119,26 +121,26 @@ mod linux {
                 };
                 (start, std::mem::ManuallyDrop::new(opened))
             };
-            // SAFETY: the function is NVML's, and takes nothing.
+            // SAFETY: a function of NVML without parameters.
             let code = unsafe { start() };
             match opened.ended("nvmlInit_v2", code) {
                 Ok(()) => Ok(Arc::new(std::mem::ManuallyDrop::into_inner(opened))),
-                // What was not initialised is not shut down, and the library stays loaded.
+                // The drop is skipped: it would shut down an uninitialised library. The library stays loaded.
                 Err(reason) => Err(reason),
             }
         }
 
-        /// Returns what a call that failed says.
+        /// Returns the error of a call, if it failed.
         fn ended(&self, call: &str, code: c_int) -> Result<(), String> {
             if code == SUCCESS {
                 return Ok(());
             }
-            // SAFETY: the function takes any code, and returns a text that lives as long as the library.
+            // SAFETY: the function accepts any code, and returns a text that lives as long as the library.
             let text = unsafe { (self.error_text)(code) };
             if text.is_null() {
                 return Err(format!("{call}: error {code}"));
             }
-            // SAFETY: the text is not null, ends with a zero, and is not changed.
+            // SAFETY: the text is not null, ends with a zero, and never changes.
             let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
             Err(format!("{call}: {text} ({code})"))
         }
@@ -156,9 +158,9 @@ mod linux {
     /// Finds a function of a library.
     ///
     /// # Safety
-    /// The function has the type `F`, and is not called once the library is closed.
+    /// The function has the type `F`, and is not called after the library is closed.
     unsafe fn function<F: Copy>(library: &Library, name: &CStr) -> Result<F, String> {
-        // SAFETY: the caller answers for the type.
+        // SAFETY: the caller guarantees the type.
         let found = unsafe { library.get::<F>(name.to_bytes_with_nul()) };
         found.map(|found| *found).map_err(|error| format!("NVML has no {}: {error}", name.to_string_lossy()))
     }
@@ -170,9 +172,9 @@ mod linux {
         place: String,
     }
 
-    // SAFETY: NVML may be called from any thread, and its handles belong to none.
+    // SAFETY: NVML may be called from any thread, and its handles are not tied to threads.
     unsafe impl Send for GpuCounter {}
-    // SAFETY: as above; NVML's calls may run at the same time.
+    // SAFETY: as above; NVML is thread-safe.
     unsafe impl Sync for GpuCounter {}
 
     impl fmt::Debug for GpuCounter {
@@ -182,12 +184,12 @@ mod linux {
     }
 
     impl GpuCounter {
-        /// Finds a GPU by its place on the PCI bus, and checks that it has a counter.
+        /// Finds a GPU by its PCI address, and checks that it has a counter.
         pub(super) fn find(nvml: &Arc<Opened>, place: &str) -> Result<Self, String> {
             if !nvml.origin.is_here() {
                 return Err("this process is a fork of the one that opened NVML".to_owned());
             }
-            let text = CString::new(place).map_err(|_| format!("{place:?} is no place on the PCI bus"))?;
+            let text = CString::new(place).map_err(|_| format!("{place:?} is not a PCI address"))?;
             let mut device = std::ptr::null_mut();
             // SAFETY: the text ends with a zero, and the handle is written to a variable of its type.
             let code = unsafe { (nvml.by_place)(text.as_ptr(), &raw mut device) };
@@ -211,7 +213,7 @@ mod linux {
             // SAFETY: the handle is NVML's, and the energy is written to a variable of its type.
             let code = unsafe { (self.nvml.total_energy)(self.device, &raw mut millijoules) };
             self.nvml.ended("nvmlDeviceGetTotalEnergyConsumption", code)?;
-            millijoules.checked_mul(1000).ok_or_else(|| format!("{millijoules} mJ are no energy"))
+            millijoules.checked_mul(1000).ok_or_else(|| format!("{millijoules} mJ overflow in microjoules"))
         }
 
         fn range_uj(&self) -> Option<u64> {

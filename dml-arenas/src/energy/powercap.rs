@@ -1,11 +1,11 @@
-//! The counters of RAPL, as the powercap framework of Linux shows them: a folder for each zone, and files in it.
+//! RAPL counters from the powercap framework of Linux: a folder for each zone, with files in it.
 //!
 //! ```text
 //!  intel-rapl:0      name package-0    counted
 //!  intel-rapl:0:0    name core         a part of its package
 //!  intel-rapl:0:1    name dram         counted: the memory lies outside of the package
 //!  intel-rapl:1      name psys         the whole platform, packages included
-//!  intel-rapl-mmio:0 name package-0    the same package by another way
+//!  intel-rapl-mmio:0 name package-0    the same package through another interface
 //! ```
 //! AMD's processors appear under the same names.
 
@@ -17,11 +17,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a processor brings its counters up to date.
+/// Update interval of a processor's counters.
 const STEP: Duration = Duration::from_millis(1);
-/// The longest text of a counter that is read, in bytes.
+/// Maximum size of a counter's file, in bytes.
 const LARGEST_FILE_BYTES: u64 = 4096;
-/// How the folders of zones begin.
+/// Prefix of the folder name of a zone.
 const PREFIX: &str = "intel-rapl:";
 
 /// A zone whose energy counts.
@@ -50,7 +50,7 @@ impl EnergyCounter for Zone {
     }
 }
 
-/// Returns the counters of the packages and of their memory, by the numbers of their zones.
+/// Returns the counters of the packages and of their memory, in the order of their zones' numbers.
 pub(super) fn counters(root: &Path) -> Result<Vec<Arc<dyn EnergyCounter>>, EnergyError> {
     let none = |reason: String| EnergyError::NoPackages { folder: root.to_owned(), reason };
     let mut found = Vec::new();
@@ -73,14 +73,15 @@ pub(super) fn counters(root: &Path) -> Result<Vec<Arc<dyn EnergyCounter>>, Energ
             [of, _] if name == "dram" => format!("dram of {}", package(of)),
             _ => continue,
         };
-        // A counter without a range is believed as long as it grows.
+        // A counter without a range is accepted until it decreases.
         let range_uj = number(&folder.join("max_energy_range_uj")).ok();
         counters.push(Arc::new(Zone { name, folder: folder.clone(), range_uj }));
     }
-    if counters.is_empty() { Err(none("no zone of a package in it".to_owned())) } else { Ok(counters) }
+    if counters.is_empty() { Err(none("it has no zone of a package".to_owned())) } else { Ok(counters) }
 }
 
-/// Returns the numbers of a zone: that of its package, and its own within it. `None` for other folders.
+/// Returns the numbers of a zone: its package's number, and its own within the package. Returns `None` for
+/// other folders.
 fn numbers(folder: &str) -> Option<Vec<u64>> {
     folder.strip_prefix(PREFIX)?.split(':').map(|number| number.parse().ok()).collect()
 }
@@ -96,11 +97,11 @@ fn number(file: &Path) -> Result<u64, String> {
     text.parse().map_err(|_| format!("{}: {text:?} is no number", file.display()))
 }
 
-/// Returns why something cannot be read, with what can be done about it.
+/// Returns why a file or folder cannot be read, and what to do about it.
 fn why(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            "permission denied: Linux shows it to root alone, who may let others read it".to_owned()
+            "permission denied: by default, only root can read it; root can let others read it".to_owned()
         }
         io::ErrorKind::NotFound => "there is no such file or folder".to_owned(),
         _ => error.to_string(),
@@ -122,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_file_of_root_alone_is_told_as_such() {
-        assert!(why(&io::Error::from(io::ErrorKind::PermissionDenied)).contains("root alone"));
+        assert!(why(&io::Error::from(io::ErrorKind::PermissionDenied)).contains("only root"));
         assert!(why(&io::Error::from(io::ErrorKind::NotFound)).contains("no such"));
     }
 }

@@ -33,7 +33,8 @@ impl Faults {
         self.0.calls_of(kind)
     }
 
-    /// Counts a call, and plays the part of its fault that comes before the call. Returns the rest of the fault.
+    /// Counts a call, and plays the part of its fault that comes before the call. Returns the rest of the
+    /// fault.
     fn meet(&self, arena: &ArenaDesc, kind: CallKind) -> Option<Fault> {
         meet(self.0.next(kind), &arena.name, kind)
     }

@@ -4,8 +4,8 @@ use super::script::{CallKind, Player, Script, transfer};
 use dml_core::sync::Arc;
 use dml_core::{CopyJob, CopyQuery, Cost, CrossArena, Fence, TransferError};
 
-/// Wraps a copy mechanism, and makes some of its copies fail. A query for a price does not count as a call, and returns
-/// the price of the wrapped mechanism.
+/// A wrapper of a copy mechanism that makes some of its copies fail. A query for a price does not count as a
+/// call, and returns the price of the wrapped mechanism.
 #[derive(Debug)]
 pub struct FaultyCross<C> {
     inner: C,

@@ -1,4 +1,4 @@
-//! Scripts: they say which calls fail, and how.
+//! Scripts, which define the calls that fail, and how.
 
 use dml_core::state::MapState;
 use dml_core::sync::{Arc, Mutex};
@@ -37,14 +37,14 @@ const KINDS: usize = CallKind::Copy as usize + 1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The call reports an error and does nothing. An allocation reports a lack of memory; a transfer or map reports
-    /// this error.
+    /// The call reports an error and does nothing. An allocation reports a lack of memory; a transfer or map
+    /// reports this error.
     Fail(TransferError),
     /// The transfer is carried out, and its fence reports this error.
     FailInFence(TransferError),
     /// Only this many bytes are moved, and the fence says so. An allocation returns this many bytes.
     Short(u64),
-    /// The call takes this much longer. A transfer takes the time in its fence, while others go on.
+    /// The call takes this much longer. A transfer takes the time in its fence, while others proceed.
     Slow(Duration),
     /// The call panics and does nothing.
     Panic,
@@ -55,7 +55,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Makes a failure like that of a broken framework.
+    /// Creates a failure like that of a broken framework.
     #[must_use]
     pub fn fail() -> Self {
         Self::Fail(scripted())
@@ -92,7 +92,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// Makes a script without faults.
+    /// Creates a script without faults.
     pub fn new() -> Self {
         Self::default()
     }
@@ -118,7 +118,7 @@ impl Script {
     }
 }
 
-/// Plays a script: it counts the calls.
+/// The player of a script: it counts the calls.
 #[derive(Debug)]
 pub(super) struct Player {
     script: Script,
@@ -162,7 +162,8 @@ impl Player {
     }
 }
 
-/// Carries a transfer out as its fault says. `start` starts the whole transfer, or the given number of its first bytes.
+/// Carries a transfer out as its fault says. `start` starts the whole transfer, or only the given number of
+/// its first bytes.
 pub(super) fn transfer(
     fault: Option<Fault>,
     name: &Arc<str>,
@@ -195,7 +196,8 @@ pub(super) fn transfer(
     }
 }
 
-/// Plays the part of a fault that comes before the call: a delay or a panic. Returns what is left for the call to do.
+/// Plays the part of a fault that comes before the call: a delay or a panic. Returns what remains for the
+/// call to do.
 pub(super) fn meet(fault: Option<Fault>, name: &Arc<str>, kind: CallKind) -> Option<Fault> {
     match fault {
         Some(Fault::Panic | Fault::PanicInFence) => panic!("scripted panic of {name} in {kind:?}"),

@@ -18,7 +18,8 @@ pub trait Around: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Runs around a call that makes storage of `bytes` bytes: [`CallKind::Alloc`], [`CallKind::Attach`] or
-    /// [`CallKind::Bind`]. `make` makes the call; only an `Alloc` depends on the number of bytes passed to it.
+    /// [`CallKind::Bind`]. `make` makes the call; only an `Alloc` depends on the number of bytes passed to
+    /// it.
     ///
     /// # Errors
     /// Those of the arena, or of the hook.

@@ -8,8 +8,8 @@ use std::ops::Range;
 
 /// One call of a kernel that is a function: the items to compute, and the arguments.
 ///
-/// Arguments have the positions at which the kernel declares them, whatever their kinds. Local memory has a position too, and nothing
-/// to be looked at.
+/// An argument has the position at which the kernel declares it, whatever its kind. Local memory has a
+/// position too, but no value.
 ///
 /// # Examples
 /// The kernel is `Kernel::new("scale", 64).scalar(2.5_f32).read_write(&data)`:
@@ -25,7 +25,7 @@ use std::ops::Range;
 #[derive(Debug)]
 pub struct Call<'a> {
     items: Range<u64>,
-    /// `None` for that of the process.
+    /// `None` for the team of the process.
     team: Option<&'a Team>,
     given: Vec<Given<'a>>,
 }
@@ -55,19 +55,19 @@ impl<'a> Call<'a> {
         Self { items, team, given }
     }
 
-    /// The items to compute, by their numbers in the whole run.
+    /// Returns the items to compute, by their numbers in the whole run.
     #[must_use]
     pub fn items(&self) -> Range<u64> {
         self.items.clone()
     }
 
-    /// The threads among which the function may divide its items.
+    /// Returns the threads among which the function may divide its items.
     #[must_use]
     pub fn team(&self) -> &'a Team {
         self.team.unwrap_or_else(|| Team::global())
     }
 
-    /// The number of arguments.
+    /// Returns the number of arguments.
     #[must_use]
     pub fn arguments(&self) -> usize {
         self.given.len()
@@ -76,7 +76,7 @@ impl<'a> Call<'a> {
     /// Returns the part of a buffer that the call may use.
     ///
     /// # Errors
-    /// An error where the argument does not exist or is no buffer.
+    /// An error if the argument does not exist or is not a buffer.
     pub fn part(&mut self, argument: usize) -> Result<&mut Part<'a>, ComputeError> {
         let [part] = self.parts([argument])?;
         Ok(part)
@@ -85,7 +85,7 @@ impl<'a> Call<'a> {
     /// Returns the parts of several buffers at once.
     ///
     /// # Errors
-    /// An error where one of the arguments does not exist, is no buffer, or is named twice.
+    /// An error if one of the arguments does not exist, is not a buffer, or is named twice.
     pub fn parts<const N: usize>(
         &mut self,
         arguments: [usize; N],
@@ -97,14 +97,14 @@ impl<'a> Call<'a> {
                 }
                 Given::Part(_) => {}
                 other => {
-                    return Err(format!("argument {argument} is {}, no buffer", other.describe()).into());
+                    return Err(format!("argument {argument} is {}, not a buffer", other.describe()).into());
                 }
             }
         }
         let given = self.given.get_disjoint_mut(arguments)?;
         Ok(given.map(|given| match given {
             Given::Part(part) => part,
-            _ => unreachable!("it was looked at"),
+            _ => unreachable!("checked above"),
         }))
     }
 
@@ -119,7 +119,7 @@ impl<'a> Call<'a> {
     /// Returns a scalar, which must be of type `T`.
     ///
     /// # Errors
-    /// An error where the argument does not exist, is no scalar, or is one of another type.
+    /// An error if the argument does not exist, is not a scalar, or is one of another type.
     pub fn scalar<T: TryFrom<Scalar, Error = WrongScalar>>(
         &self,
         argument: usize,
@@ -128,14 +128,14 @@ impl<'a> Call<'a> {
             Given::Scalar(scalar) => {
                 T::try_from(*scalar).map_err(|wrong| format!("argument {argument}: {wrong}").into())
             }
-            other => Err(format!("argument {argument} is {}, no scalar", other.describe()).into()),
+            other => Err(format!("argument {argument} is {}, not a scalar", other.describe()).into()),
         }
     }
 
     /// Returns a value that was given as bytes, such as a structure.
     ///
     /// # Errors
-    /// An error where the argument does not exist, is no such value, or has another size.
+    /// An error if the argument does not exist, is not such a value, or has another size.
     pub fn value<T: Pod>(&self, argument: usize) -> Result<T, ComputeError> {
         match self.given(argument)? {
             Given::Bytes(bytes) => bytemuck::try_pod_read_unaligned(bytes).map_err(|_| {
@@ -143,7 +143,7 @@ impl<'a> Call<'a> {
                 let (given, size) = (bytes.len(), size_of::<T>());
                 format!("argument {argument} has {given} bytes, and a {wanted} has {size}").into()
             }),
-            other => Err(format!("argument {argument} is {}, no value", other.describe()).into()),
+            other => Err(format!("argument {argument} is {}, not a value", other.describe()).into()),
         }
     }
 
@@ -188,11 +188,11 @@ mod tests {
             told.map(|error| error.to_string()),
             [
                 "argument 0: the scalar is I64(-7), not u32",
-                "argument 1 is local memory, no scalar",
+                "argument 1 is local memory, not a scalar",
                 "there is no argument 4: the kernel has 4",
                 "argument 2 has 8 bytes, and a u32 has 4",
-                "argument 0 is a scalar (i64), no value",
-                "argument 2 is a value of 8 bytes, no buffer",
+                "argument 0 is a scalar (i64), not a value",
+                "argument 2 is a value of 8 bytes, not a buffer",
             ]
         );
     }

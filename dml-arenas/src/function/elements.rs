@@ -7,14 +7,14 @@
 
 use std::ops::{Index, IndexMut, Range};
 
-/// Elements of a buffer, of which a call has a part, to be read.
+/// The elements of a part by their indices in the buffer, for reading.
 #[derive(Clone, Debug)]
 pub struct Elements<'a, T> {
     argument: usize,
     runs: Runs<&'a [T]>,
 }
 
-/// Elements of a buffer, of which a call has a part, to be read and written.
+/// The elements of a part by their indices in the buffer, for reading and writing.
 #[derive(Debug)]
 pub struct ElementsMut<'a, T> {
     argument: usize,
@@ -24,7 +24,7 @@ pub struct ElementsMut<'a, T> {
 /// Slices of consecutive elements, ascending, each with the index of its first one.
 type Runs<S> = Vec<(u64, S)>;
 
-/// Returns in which run an element is, and where in it.
+/// Returns the run of an element, and its place in the run.
 #[inline]
 fn find<T, S: AsRef<[T]>>(runs: &[(u64, S)], index: u64) -> Option<(usize, usize)> {
     let run = match runs.len() {
@@ -57,14 +57,14 @@ macro_rules! reading {
                 Some(&self.runs[run].1[at])
             }
 
-            /// The indices of the elements, ascending.
+            /// Returns the indices of the elements, ascending.
             pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
                 ranges(&self.runs)
             }
         }
 
         /// # Panics
-        /// For an element that the package does not have.
+        /// When the package does not have the element.
         impl<T> Index<u64> for $type<'_, T> {
             type Output = T;
 
@@ -90,7 +90,7 @@ impl<'a, T> ElementsMut<'a, T> {
         Self { argument, runs }
     }
 
-    /// Returns an element for changing; `None` if the package does not have it.
+    /// Returns an element, for changing; `None` if the package does not have it.
     #[inline]
     pub fn get_mut(&mut self, index: u64) -> Option<&mut T> {
         let (run, at) = find(&self.runs, index)?;
@@ -99,7 +99,7 @@ impl<'a, T> ElementsMut<'a, T> {
 }
 
 /// # Panics
-/// For an element that the package does not have.
+/// When the package does not have the element.
 impl<T> IndexMut<u64> for ElementsMut<'_, T> {
     #[inline]
     fn index_mut(&mut self, index: u64) -> &mut T {

@@ -1,11 +1,13 @@
-//! Kernels that are functions: what one is given, on the host or in a worker, and the threads that it may use.
+//! Kernels that are functions: their arguments, on the host or in a worker, and the threads that they may
+//! use.
 //!
 //! ```text
 //!   kernel:  read(x)  scalar(a)  write(out)        the signature
 //!               │         │          │
 //!   call:     part(0)  scalar(1)  part(2)          the same positions on the host and in workers
 //! ```
-//! A function that takes a [`Call`] runs on the host by [`host`](crate::launch::host) and in workers by a `Registry`, unchanged.
+//! A function that takes a [`Call`] runs on the host by [`host`](crate::launch::host) and in workers by a
+//! `Registry`, unchanged.
 
 mod call;
 mod elements;
@@ -23,5 +25,5 @@ pub use team::Team;
 pub(crate) use view::Mapped;
 pub use view::{Part, View};
 
-/// Why a function failed: any error, or a sentence.
+/// The error of a function that failed: any error, or a message.
 pub type ComputeError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,8 +1,8 @@
-//! Pools of rayon's threads: each launch in flight has one for itself.
+//! Pools of rayon threads: each launch in flight has its own.
 //!
-//! A thread of rayon that waits for its pool does other jobs of that pool meanwhile. Two launches in one pool would run one inside
-//! the other, with what the outer one holds. And a launch from a thread of some other pool must sleep while it waits, so that
-//! this thread takes up no job of that pool.
+//! A rayon thread that waits for its pool executes other jobs of that pool in the meantime. With two launches
+//! in one pool, one would run inside the other, on a thread that holds the outer one's buffers. A thread of
+//! another pool must sleep while it waits for a launch, so that it executes no job of its own pool.
 
 use crate::fork::Origin;
 use dml_core::foreign::guard;
@@ -13,17 +13,18 @@ use std::mem::ManuallyDrop;
 use std::sync::{OnceLock, Weak};
 use thiserror::Error;
 
-/// The threads for a kernel could not be started.
+/// The error of starting the threads of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("cannot start {threads} threads for kernels: {cause}")]
 pub struct HostError {
     /// The number of threads.
     pub threads: u32,
-    /// What the operating system said.
+    /// The operating system's error.
     pub cause: String,
 }
 
-/// The threads of all kernels of one width: a pool for each launch in flight, of which one is kept, and a pool for teams.
+/// The pools of all kernels of one width: one for each launch in flight, of which one is cached, and one for
+/// teams.
 #[derive(Debug)]
 pub(crate) struct Pools {
     threads: u32,
@@ -32,20 +33,20 @@ pub(crate) struct Pools {
     team: ManuallyDrop<OnceLock<ThreadPool>>,
 }
 
-/// The pools that kernels of the process use, by width.
+/// The pools of the process, by width.
 struct Shared {
     origin: Origin,
     pools: Mutex<Vec<Weak<Pools>>>,
 }
 
 impl Pools {
-    /// Returns the pools of so many threads, and of one at least. All kernels share them, and the last one that is dropped ends
-    /// their threads.
+    /// Returns the pools of `threads` threads, at least one. All kernels share them, and dropping the last
+    /// reference ends their threads.
     pub(crate) fn shared(threads: u32) -> Arc<Self> {
         static SHARED: OnceLock<Shared> = OnceLock::new();
         let shared = SHARED.get_or_init(|| Shared { origin: Origin::here(), pools: Mutex::default() });
         if !shared.origin.is_here() {
-            // A fork may find the lock held for ever.
+            // In a fork, a missing thread may hold the lock for ever.
             return Arc::new(Self::new(threads));
         }
         let mut pools = shared.pools.lock();
@@ -63,7 +64,7 @@ impl Pools {
         Self { threads, origin: Origin::here(), idle, team }
     }
 
-    /// Has a pool for the next launch.
+    /// Creates the pool for the next launch, unless one is cached.
     ///
     /// # Errors
     /// [`HostError`] if its threads cannot be started.
@@ -76,20 +77,20 @@ impl Pools {
         Ok(self)
     }
 
-    /// Has the pool of teams.
+    /// Creates the pool of teams, unless there is one.
     ///
     /// # Errors
     /// [`HostError`] if its threads cannot be started.
     pub(super) fn for_teams(self: Arc<Self>) -> Result<Arc<Self>, HostError> {
         if self.team.get().is_none() {
             let made = pool(self.threads)?;
-            // Another one may have come before.
+            // Another thread may have set it first.
             _ = self.team.set(made);
         }
         Ok(self)
     }
 
-    /// Runs something on a thread of the pool of teams, if there is one.
+    /// Runs `help` on a thread of the pool of teams, or of rayon's current pool if there is none.
     pub(super) fn help(&self, help: impl FnOnce() + Send + 'static) {
         match self.of_teams() {
             Some(pool) => pool.spawn(help),
@@ -110,10 +111,11 @@ impl Pools {
         self.origin.is_here()
     }
 
-    /// Runs something on a thread of a pool, and sleeps until it has ended. Returns what it returned, or the message of its panic.
+    /// Runs a function on a thread of a pool, and sleeps until it has ended. Returns its result, or the
+    /// message of its panic.
     ///
     /// # Errors
-    /// [`HostError`] if a further pool cannot be made.
+    /// [`HostError`] if another pool is needed and cannot be created.
     pub(crate) fn run<R: Send>(
         &self,
         run: impl FnOnce() -> R + Send,
@@ -139,7 +141,7 @@ impl Pools {
         });
         let surplus = self.idle.lock().replace(pool);
         drop(surplus);
-        Ok(result.expect("it was waited for"))
+        Ok(result.expect("waited for above"))
     }
 }
 
@@ -152,7 +154,7 @@ fn pool(threads: u32) -> Result<ThreadPool, HostError> {
 impl Drop for Pools {
     fn drop(&mut self) {
         if self.origin.is_here() {
-            // SAFETY: the pools are dropped here alone, and not used afterwards.
+            // SAFETY: the pools are dropped only here, and not used afterwards.
             unsafe {
                 ManuallyDrop::drop(&mut self.idle);
                 ManuallyDrop::drop(&mut self.team);
@@ -172,7 +174,7 @@ mod tests {
         static IS_BUSY: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Kernels of the same width have the same threads, and the last one ends them.
+    /// Kernels of the same width share threads, and dropping the last kernel ends them.
     #[test]
     fn kernels_share_their_pools() {
         let pools = || Pools::shared(3).for_launches().and_then(Pools::for_teams).unwrap();
@@ -184,7 +186,7 @@ mod tests {
         assert_eq!(pools().run(rayon::current_num_threads), Ok(Ok(3)));
     }
 
-    /// The threads that launch are rayon's own, with more launches waiting in their queues.
+    /// The launching threads are rayon's own, with more launches in their queues.
     #[test]
     fn a_wait_for_a_pool_does_no_other_job() {
         let pools = [1, 2].map(Pools::new);
@@ -199,7 +201,7 @@ mod tests {
         });
     }
 
-    /// Inside one that waits for the other, with one thread each.
+    /// Each launch waits for the one inside it, with one thread in each pool.
     #[test]
     fn launches_in_launches_have_pools_of_their_own() {
         let pools = Pools::new(1);
@@ -213,7 +215,7 @@ mod tests {
         assert_eq!(pools.run(rayon::current_num_threads), Ok(Ok(1)));
     }
 
-    /// The thread that launches would sleep for ever if nothing told it of the end.
+    /// The launching thread would sleep for ever if it were not notified of the end.
     #[test]
     fn a_panic_ends_the_wait_and_leaves_the_pool() {
         let pools = Pools::new(1);
@@ -224,7 +226,7 @@ mod tests {
         }
     }
 
-    /// One job of a launch waits for its others, and must not take up another launch meanwhile.
+    /// A job of a launch waits for other jobs of it, and must not execute another launch in the meantime.
     #[test]
     fn iterators_of_a_launch_do_no_job_of_another() {
         let pools = Pools::new(2);

@@ -1,19 +1,19 @@
 //! A team: the threads among which a kernel on the host divides a package.
 //!
 //! ```text
-//!   the thread that launches  ▏job▏job▏ long? ▏job▏job▏job▏job▏job▏ waits for jobs under way
+//!   the launching thread      ▏job▏job▏ long? ▏job▏job▏job▏job▏job▏ waits for jobs in flight
 //!   helper 1                             └─▶ wakes, wakes two ▏job▏job▏job▏
 //!   helper 2                                        └─▶ wakes ▏job▏job▏job▏
 //!   helper 3                                                └─▶ wakes too late, and leaves again
 //! ```
-//! 1. The thread that launches a package computes too. It waits for nobody to begin.
-//! 2. A sleeping thread takes tens to hundreds of microseconds to wake up. So nobody is woken for jobs that are over before that. What jobs
-//!    took the last time says whether these are. Where that is not known, the others are woken at once. Where short jobs turn out to be
-//!    long, the others are woken then.
-//! 3. Each woken thread wakes others before it takes a job, so that nobody wakes them all. Whoever wakes after the last job was taken is not
-//!    waited for.
-//! 4. Threads take several jobs at a time, a part of what is left, and single ones at the end. The iterator of the jobs is called under the
-//!    lock of these jobs alone.
+//! 1. The launching thread computes too. It does not wait for a helper to begin.
+//! 2. Waking a thread takes tens to hundreds of microseconds. So no helper is woken for jobs that end sooner.
+//!    The duration of the last jobs predicts this. If it is unknown, helpers are woken at once. If jobs that
+//!    looked short turn out long, helpers are woken then.
+//! 3. Each woken helper wakes others before it takes a job, so that no thread wakes them all. A helper that
+//!    wakes after the last job was taken is not waited for.
+//! 4. Threads take several jobs at a time, a fraction of the remaining ones, and single jobs at the end. The
+//!    iterator of the jobs is called under a lock that guards nothing else.
 
 use super::pools::{HostError, Pools};
 use crate::fork::Origin;
@@ -27,15 +27,16 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Jobs that take one thread no longer than this are not worth waking another.
+/// Duration of all jobs on one thread up to which no helper is woken.
 const WORTH_WAKING: Duration = Duration::from_micros(20);
-/// Into how many parts a thread divides its share of what is left: so many jobs it takes at a time.
+/// Number of turns in which a thread takes its share of the remaining jobs.
 const PARTS: usize = 4;
 
 /// The threads of a kernel on the host: the one that launches a package, and helpers from a pool.
 ///
-/// Jobs run side by side in any order, and must not wait for each other. Several threads may use a team at once, each with the helpers
-/// that come in time. In a fork of the process that made the team, whose helpers it lacks, each thread computes alone.
+/// Jobs run concurrently in any order, and must not wait for each other. Several threads may use a team at
+/// once, each with the helpers that arrive in time. A fork of the process that created the team has no
+/// helpers, and each of its threads computes alone.
 ///
 /// ```
 /// use dml_arenas::launch::Team;
@@ -53,15 +54,15 @@ const PARTS: usize = 4;
 pub struct Team {
     threads: usize,
     origin: Origin,
-    /// `None` for the pool of rayon in which the team is used, or that of the whole process.
+    /// `None` for the rayon pool in which the team is used, or rayon's global pool.
     pools: Option<Arc<Pools>>,
     is_led: AtomicBool,
-    /// What a job took one thread when the team was last used, in nanoseconds; 0 before.
+    /// Time of a job on one thread when the team was last used, in nanoseconds; 0 before.
     job_nanos: AtomicU64,
 }
 
 impl Team {
-    /// Makes a team of so many threads, and of one at least.
+    /// Creates a team of `threads` threads, at least one.
     ///
     /// # Errors
     /// [`HostError`] if the threads cannot be started.
@@ -69,27 +70,28 @@ impl Team {
         Ok(Self::of(threads.max(1) as usize, Some(Pools::shared(threads.max(1)).for_teams()?)))
     }
 
-    /// A team of so many threads of the pool of rayon in which it is used.
+    /// Creates a team of `threads` threads of the rayon pool in which it is used.
     pub(crate) fn of_this_pool(threads: usize) -> Self {
         Self::of(threads, None)
     }
 
-    /// The team of the whole process, as wide as rayon's pool: that of a kernel in a worker, or in no
-    /// device. Where the threads of that pool cannot be started, the calling thread is all of it.
+    /// Returns the team of the whole process, as wide as rayon's global pool. It is the team of a kernel in a
+    /// worker, or without a device. If the threads of that pool cannot be started, the team is the calling
+    /// thread alone.
     pub fn global() -> &'static Self {
         static ALONE: OnceLock<Team> = OnceLock::new();
         Self::start_global().unwrap_or_else(|_| ALONE.get_or_init(|| Self::of(1, None)))
     }
 
-    /// Starts rayon's pool of the whole process, unless it was started, and returns the team of it.
-    /// Parallel iterators outside of other pools start it as well, but panic where they cannot.
+    /// Starts rayon's global pool, unless it was started, and returns its team. Parallel iterators outside of
+    /// other pools start it as well, but panic if that fails.
     ///
     /// # Errors
     /// [`HostError`] if the threads cannot be started. Rayon does not try again.
     pub fn start_global() -> Result<&'static Self, HostError> {
         static GLOBAL: OnceLock<Result<Team, HostError>> = OnceLock::new();
         let start = || match ThreadPoolBuilder::new().build_global() {
-            // Without a cause it says that the pool was started before.
+            // An error without a source means that the pool was started before.
             Err(error) if error.source().is_some() => {
                 let threads = crate::main_mem::discover::threads();
                 Err(HostError { threads, cause: error.to_string() })
@@ -105,16 +107,16 @@ impl Team {
         Self { threads, origin, pools, is_led, job_nanos }
     }
 
-    /// The number of threads that compute side by side.
+    /// Returns the number of threads that compute concurrently.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Does every job, and returns when all are done.
+    /// Runs every job, and returns when all have ended.
     ///
     /// # Panics
-    /// With the panic of a job. Other jobs may be done or left out then.
+    /// With the panic of a job. Other jobs may then be left out.
     pub fn for_each<I>(&self, jobs: I, run: impl Fn(I::Item) + Sync)
     where
         I: ExactSizeIterator + Send,
@@ -123,7 +125,7 @@ impl Team {
         self.for_each_init(jobs, || (), |(), job| run(job));
     }
 
-    /// As [`for_each`](Self::for_each), with something of its own for each thread that takes part.
+    /// As [`for_each`](Self::for_each), with a value from `init` for each thread that takes part.
     pub fn for_each_init<I, S>(
         &self,
         jobs: I,
@@ -158,14 +160,15 @@ impl Team {
         self.origin.is_here()
     }
 
-    /// Returns whether so many jobs will take long enough for others to be woken at once. What is not known may be long.
+    /// Returns whether `jobs` jobs are expected to take so long that helpers are woken at once. Jobs of
+    /// unknown duration may be long.
     fn expects_long(&self, jobs: usize) -> bool {
         let each = self.job_nanos.load(Relaxed);
         let all = Duration::from_nanos(each.saturating_mul(jobs as u64));
         jobs > 1 && (each == 0 || all > WORTH_WAKING)
     }
 
-    /// Lets all threads share the jobs, this one among them.
+    /// Shares the jobs among all threads, including this one.
     fn share_out(&self, jobs: usize, share: &(dyn Fn() + Sync)) {
         let Some(helpers) = self.threads.min(jobs).checked_sub(1) else { return };
         Gate::open(share, |gate| {
@@ -177,7 +180,7 @@ impl Team {
         });
     }
 
-    /// Makes this thread the one that computes with the helpers, unless another one is.
+    /// Makes this thread the leader of the helpers, unless another thread is.
     fn lead(&self) -> Option<Leads<'_>> {
         let was_led = self.is_led.swap(true, Relaxed);
         (!was_led).then(|| Leads(&self.is_led))
@@ -190,7 +193,7 @@ impl fmt::Debug for Team {
     }
 }
 
-/// A thread that computes with the helpers.
+/// The role of the thread that computes with the helpers, until it is dropped.
 struct Leads<'a>(&'a AtomicBool);
 
 impl Drop for Leads<'_> {
@@ -199,7 +202,7 @@ impl Drop for Leads<'_> {
     }
 }
 
-/// Lets so many threads of the pool share the jobs. Two are woken here, and each of them wakes half of the others.
+/// Wakes helpers, which share the jobs. This thread wakes two, and each of these wakes half of the others.
 fn wake(helpers: usize, gate: &Arc<Gate>, spawn: &dyn Fn(Box<dyn FnOnce() + Send>)) {
     for part in [helpers / 2, helpers - helpers / 2] {
         if part > 0 {
@@ -211,11 +214,11 @@ fn wake(helpers: usize, gate: &Arc<Gate>, spawn: &dyn Fn(Box<dyn FnOnce() + Send
     }
 }
 
-/// The jobs that are left.
+/// The remaining jobs.
 struct Desk<I> {
     jobs: Mutex<I>,
     threads: usize,
-    /// The time that threads have spent on jobs, in nanoseconds.
+    /// Total time that threads have spent on jobs, in nanoseconds.
     busy: AtomicU64,
 }
 
@@ -224,7 +227,7 @@ impl<I: ExactSizeIterator> Desk<I> {
         self.jobs.lock().len()
     }
 
-    /// Does jobs until there are none, or until it has taken longer than `patience`.
+    /// Runs jobs until none are left, or until it has taken longer than `patience`.
     fn work<S>(&self, init: &dyn Fn() -> S, run: &dyn Fn(&mut S, I::Item), patience: Option<Duration>) {
         let begun = Instant::now();
         let mut own = init();
@@ -259,7 +262,7 @@ mod tests {
     use std::sync::Barrier;
     use std::thread::{self, ThreadId};
 
-    /// The threads that did some jobs, each of which says so and then waits for `barrier`, if there is one.
+    /// Returns the threads that ran the jobs. Each job waits for `barrier`, if there is one.
     fn who(team: &Team, jobs: u32, barrier: Option<&Barrier>) -> HashSet<ThreadId> {
         let threads = Mutex::new(HashSet::new());
         team.for_each(0..jobs as usize, |_| {
@@ -275,7 +278,7 @@ mod tests {
         HashSet::from([thread::current().id()])
     }
 
-    /// A team that takes its jobs for short ones.
+    /// Creates a team that expects short jobs.
     fn team_of_short_jobs(threads: u32) -> Team {
         let team = Team::new(threads).unwrap();
         team.job_nanos.store(1, Relaxed);
@@ -287,7 +290,7 @@ mod tests {
         for threads in [1, 2, 5] {
             assert_eq!(Team::new(threads).unwrap().threads(), threads as usize);
         }
-        assert_eq!(Team::new(0).unwrap().threads(), 1, "whoever asks");
+        assert_eq!(Team::new(0).unwrap().threads(), 1, "at least one");
         #[cfg(target_os = "linux")]
         {
             let tasks = || std::fs::read_dir("/proc/self/task").unwrap().count();
@@ -297,7 +300,7 @@ mod tests {
                 team.for_each(0..64, |_| thread::yield_now());
             }
             let begun = Instant::now();
-            // They end by themselves, and so do those of other tests.
+            // The threads end by themselves, and so do those of other tests.
             while tasks() > before + 64 {
                 assert!(begun.elapsed() < Duration::from_secs(60), "{} threads, {before} before", tasks());
                 thread::sleep(Duration::from_millis(1));
@@ -327,7 +330,7 @@ mod tests {
         }
     }
 
-    /// Jobs that wait for each other end only if so many threads take part: what a job takes is not known.
+    /// Jobs that wait for each other end only if all threads take part. The duration of a job is unknown.
     #[test]
     fn at_first_all_threads_take_part() {
         for count in [2, 3, 7] {
@@ -341,7 +344,7 @@ mod tests {
     #[test]
     fn nobody_is_woken_for_jobs_that_are_short() {
         let team = team_of_short_jobs(4);
-        // A machine may be so busy that even these take long.
+        // On a busy machine even these jobs may take long.
         assert!((0..100).any(|_| {
             team.job_nanos.store(1, Relaxed);
             who(&team, 10, None) == own()
@@ -368,7 +371,7 @@ mod tests {
         assert_eq!(who(&team, 2, Some(&Barrier::new(2))).len(), 2, "both take part at once");
     }
 
-    /// The first job shows that they are not short. The two after it wait for each other.
+    /// The first job turns out long. The two after it wait for each other.
     #[test]
     fn others_are_woken_where_short_jobs_turn_out_long() {
         let team = team_of_short_jobs(2);
@@ -404,11 +407,11 @@ mod tests {
             let done = AtomicU64::new(0);
             team.for_each(0..50, |_| _ = done.fetch_add(1, Relaxed));
             assert_eq!(done.into_inner(), 50, "{team:?}");
-            assert_eq!(who(&team, 1, None), own(), "{team:?}: whoever launches leads again");
+            assert_eq!(who(&team, 1, None), own(), "{team:?}: the launching thread leads again");
         }
     }
 
-    /// One of two panics is heard, and the other one's payload never goes: that could panic as well.
+    /// One panic propagates. The payloads of the others are never dropped, because that could panic as well.
     #[test]
     fn payloads_that_panic_when_they_go_do_no_harm() {
         struct Payload;
@@ -428,7 +431,7 @@ mod tests {
         assert_eq!(who(&team, 3, Some(&barrier)).len(), 3);
     }
 
-    /// Code of the caller beside the jobs: the iterator, what makes each thread's own, and destructors.
+    /// The caller's other code: the iterator, `init`, and destructors.
     #[test]
     fn what_panics_beside_a_job_is_heard_and_the_team_goes_on() {
         struct Bad(u32);
@@ -453,7 +456,7 @@ mod tests {
         }
     }
 
-    /// Two that launch at once never wait for each other, however few threads there are.
+    /// Two launching threads never wait for each other, however few helpers there are.
     #[test]
     fn several_threads_use_a_team_at_once() {
         for threads in [1, 2] {
@@ -464,18 +467,18 @@ mod tests {
                     scope.spawn(|| team.for_each(0..1, |_| _ = barrier.wait()));
                 }
             });
-            // And a job may have jobs.
+            // A job may itself have jobs.
             let done = AtomicU64::new(0);
             team.for_each(0..4, |_| {
                 team.for_each(0..4, |_| _ = done.fetch_add(1, Relaxed));
-                assert!(team.is_led.load(Relaxed), "whoever leads does so to the end");
+                assert!(team.is_led.load(Relaxed), "the leading thread leads to the end");
             });
             assert_eq!(done.into_inner(), 16);
             assert!(!team.is_led.load(Relaxed));
         }
     }
 
-    /// It has none of the threads, and nobody in it gives up the lead that another thread had.
+    /// A fork has no helpers, and does not take the lead from a thread of its parent.
     #[test]
     fn a_fork_computes_alone() {
         let own_team = Team::new(3).unwrap();
@@ -492,7 +495,7 @@ mod tests {
         }
     }
 
-    /// As in a machine whose cores are busy: both helpers are at something else for as long as the test wants.
+    /// Both helpers are busy until the test ends, as on a machine whose cores are busy.
     #[test]
     fn who_wakes_too_late_is_not_waited_for() {
         let team = Team::new(2).unwrap();
@@ -507,7 +510,7 @@ mod tests {
                         is_busy.wait();
                         let begun = Instant::now();
                         while !may_end.load(Relaxed) {
-                            assert!(begun.elapsed() < Duration::from_secs(20), "it was waited for");
+                            assert!(begun.elapsed() < Duration::from_secs(20), "the launch waited for it");
                             thread::yield_now();
                         }
                     });
@@ -518,10 +521,10 @@ mod tests {
         });
         let done = AtomicU64::new(0);
         team.for_each(0..50, |_| _ = done.fetch_add(1, Relaxed));
-        assert_eq!(done.into_inner(), 50, "who was late does nothing twice");
+        assert_eq!(done.into_inner(), 50, "a late helper runs no job twice");
     }
 
-    /// Runs something when it goes.
+    /// Runs a function when it is dropped.
     struct OnDrop<F: Fn()>(F);
 
     impl<F: Fn()> Drop for OnDrop<F> {
@@ -530,7 +533,7 @@ mod tests {
         }
     }
 
-    /// Who is inside is waited for, also if it takes long.
+    /// A helper that has taken a job is waited for, however long that takes.
     #[test]
     fn who_has_taken_a_job_is_waited_for() {
         let team = Team::new(2).unwrap();

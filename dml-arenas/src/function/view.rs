@@ -1,4 +1,4 @@
-//! What a function sees of a buffer.
+//! The views that a function has of a buffer.
 
 use super::{ComputeError, Elements, ElementsMut};
 use bytemuck::Pod;
@@ -20,14 +20,14 @@ impl<'a> Part<'a> {
         Self { argument, views }
     }
 
-    /// The position of the argument.
+    /// Returns the position of the argument.
     #[must_use]
     pub fn argument(&self) -> usize {
         self.argument
     }
 
-    /// The views of the part: one for each range of the argument's footprint, ascending. A package without bytes has one
-    /// empty view.
+    /// Returns the views of the part: one for each range of the argument's footprint, ascending. A package
+    /// without bytes has one empty view.
     pub fn views(&mut self) -> &mut [View<'a>] {
         &mut self.views
     }
@@ -37,7 +37,7 @@ impl<'a> Part<'a> {
         &self.views
     }
 
-    /// The bytes of the buffer from the first view to the last.
+    /// Returns the bytes of the buffer from the first view to the last.
     #[must_use]
     pub fn span(&self) -> Span {
         let [start, end] =
@@ -68,8 +68,8 @@ impl<'a> Part<'a> {
         self.views[0].slice_mut().map_err(|error| of_argument(argument, &error))
     }
 
-    /// Returns the elements by their indices in the whole buffer. A function that uses these needs no regard to where its part
-    /// begins, nor to how many views it has.
+    /// Returns the elements by their indices in the whole buffer. A function that uses these indices need not
+    /// know where its part begins, nor how many views it has.
     ///
     /// # Errors
     /// As [`View::slice`], and an error for a view that begins within an element.
@@ -102,7 +102,7 @@ impl<'a> Part<'a> {
 
     fn several(&self) -> ComputeError {
         let (argument, ranges) = (self.argument, self.views.len());
-        format!("argument {argument} has {ranges} ranges; each has a view of its own").into()
+        format!("argument {argument} has {ranges} ranges, each with its own view").into()
     }
 }
 
@@ -110,12 +110,12 @@ fn of_argument(argument: usize, error: &ComputeError) -> ComputeError {
     format!("argument {argument}: {error}").into()
 }
 
-/// The index of a view's first element in its buffer.
+/// Returns the index of a view's first element in its buffer.
 fn first<T>(view: &View<'_>) -> Result<u64, ComputeError> {
     let (start, size) = (view.span().start(), size_of::<T>() as u64);
     if size == 0 || !start.is_multiple_of(size) {
         let what = std::any::type_name::<T>();
-        return Err(format!("byte {start} of a buffer begins no {what} ({size} bytes)").into());
+        return Err(format!("byte {start} of a buffer is not the start of a {what} ({size} bytes)").into());
     }
     Ok(start / size)
 }
@@ -145,7 +145,7 @@ impl<'a> From<Mapped<'a>> for View<'a> {
 }
 
 impl View<'_> {
-    /// Returns the bytes of the buffer that are shown.
+    /// Returns which bytes of the buffer the view shows.
     #[must_use]
     pub fn span(&self) -> Span {
         match &self.0 {
@@ -168,7 +168,7 @@ impl View<'_> {
     /// Returns the elements.
     ///
     /// # Errors
-    /// An error where the bytes do not make whole aligned elements.
+    /// An error if the bytes are not whole, aligned elements.
     pub fn slice<T: Pod>(&self) -> Result<&[T], ComputeError> {
         match &self.0 {
             Memory::Granted(view) => Ok(view.slice()?),
@@ -179,17 +179,17 @@ impl View<'_> {
         }
     }
 
-    /// Returns the elements for changing.
+    /// Returns the elements, for changing.
     ///
     /// # Errors
-    /// As [`slice`](Self::slice), and an error where the bytes are to be read only.
+    /// As [`slice`](Self::slice), and an error if the view is read-only.
     pub fn slice_mut<T: Pod>(&mut self) -> Result<&mut [T], ComputeError> {
         match &mut self.0 {
             Memory::Granted(view) => Ok(view.slice_mut()?),
             #[cfg(all(feature = "offload", target_os = "linux"))]
             Memory::Mapped(view) => {
                 let span = view.span();
-                let bytes = view.bytes_mut().ok_or_else(|| format!("bytes {span} are to be read only"))?;
+                let bytes = view.bytes_mut().ok_or_else(|| format!("bytes {span} are read-only"))?;
                 bytemuck::try_cast_slice_mut(bytes).map_err(|error| misfit::<T>(span, error))
             }
         }
@@ -213,7 +213,7 @@ mod mapped {
     use std::marker::PhantomData;
     use std::ptr::NonNull;
 
-    /// Part of a buffer, in a memory that the worker maps.
+    /// A part of a buffer, in a memory that the worker maps.
     pub(crate) struct Mapped<'a> {
         data: NonNull<u8>,
         bytes: usize,
@@ -222,17 +222,18 @@ mod mapped {
         _memory: PhantomData<&'a mut [u8]>,
     }
 
-    // SAFETY: it is the only way to its bytes while it lasts (see `new`), so it can be used from any one thread at a time, or
-    // read from several.
+    // SAFETY: while the value exists, no other code writes its bytes, nor reads them if it writes (`new`). So
+    // it may be used by one thread at a time, or read by several.
     unsafe impl Send for Mapped<'_> {}
     // SAFETY: as above; a shared reference only reads.
     unsafe impl Sync for Mapped<'_> {}
 
     impl Mapped<'_> {
-        /// Shows so many bytes from an address, which are those from byte `start` of a buffer.
+        /// Creates a view of `bytes` bytes at an address: those from byte `start` of a buffer.
         ///
         /// # Safety
-        /// The bytes are initialised. While the value lasts, no other code writes them, nor reads them if `writes`.
+        /// The bytes are initialised. While the value exists, no other code writes them, nor reads them if
+        /// `writes`.
         pub(crate) unsafe fn new(data: NonNull<u8>, bytes: usize, start: u64, writes: bool) -> Self {
             Self { data, bytes, start, writes, _memory: PhantomData }
         }
@@ -246,17 +247,18 @@ mod mapped {
         }
 
         pub(crate) fn bytes(&self) -> &[u8] {
-            // SAFETY: initialised, and nobody writes them meanwhile (`new`), nor does this value while it is borrowed.
+            // SAFETY: initialised, and no other code writes them (`new`). Nor does this value while it is
+            // borrowed.
             unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.bytes) }
         }
 
-        /// The bytes for changing, if they may be written.
+        /// Returns the bytes, for changing, if they may be written.
         pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-            // SAFETY: as in `bytes`; and nobody else reads them, as they are written.
+            // SAFETY: as in `bytes`. No other code reads them either, because the value writes (`new`).
             self.writes.then(|| unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.bytes) })
         }
 
-        /// The first byte, for functions that take pointers.
+        /// Returns the address of the first byte, for functions that take pointers.
         pub(crate) fn data(&self) -> NonNull<u8> {
             self.data
         }
@@ -274,8 +276,8 @@ mod mapped {
             PodCastError::TargetAlignmentGreaterAndInputNotAligned | PodCastError::AlignmentMismatch => {
                 format!("not aligned to {} bytes", align_of::<T>())
             }
-            _ => format!("no multiple of {size} bytes"),
+            _ => format!("not a multiple of {size} bytes"),
         };
-        format!("bytes {span} are no {what}s: {why}").into()
+        format!("bytes {span} cannot be viewed as {what}s: {why}").into()
     }
 }

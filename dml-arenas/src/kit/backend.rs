@@ -1,4 +1,4 @@
-//! What discovery asks of a backend.
+//! The interface of backends to discovery.
 
 use crate::options::{DiscoverError, DiscoverOptions};
 use dml_core::{ArenaId, PlatformBuilder};
@@ -6,7 +6,7 @@ use std::fmt;
 
 /// A backend: it adds the devices and memories of one framework to a platform.
 ///
-/// The backends of this crate are listed in `discover.rs`. Any other one is added by one line of the application,
+/// The backends of this crate are listed in `discover.rs`. An application adds others with
 /// [`DiscoverOptions::backend`].
 ///
 /// # Examples
@@ -33,28 +33,27 @@ use std::fmt;
 /// }
 ///
 /// let options = DiscoverOptions::default().offload(0).backend(Tape);
-/// let platform = Platform::builder().discover_with(&options)?.build().expect("it fits together");
+/// let platform = Platform::builder().discover_with(&options)?.build().expect("a valid platform");
 /// let missing = platform.unavailable().iter().find(|missing| missing.backend == "tape");
-/// assert_eq!(missing.expect("it is told").reason, "tape:0 cannot be used: the robot is out of order");
+/// assert_eq!(missing.expect("a note").reason, "tape:0 cannot be used: the robot is out of order");
 /// # Ok::<(), DiscoverError>(())
 /// ```
 pub trait Backend: fmt::Debug + Send + Sync {
-    /// Returns the backend's name in a word, as [`Unavailable`](dml_core::Unavailable) shows it.
+    /// Returns the backend's name, one word, as in [`Unavailable`](dml_core::Unavailable).
     fn name(&self) -> &'static str;
 
-    /// Returns the names of the devices that it could add, in order, or of its stores. Options may name these.
+    /// Returns the names of the devices or stores that it could add, in order. Options may name these.
     fn devices(&self) -> Vec<String>;
 
-    /// Adds the devices that [the options want](DiscoverOptions::wants), each with its arenas and its links. `main` is
-    /// main memory.
+    /// Adds the devices that [the options want](DiscoverOptions::wants), each with its arenas and links.
+    /// `main` is main memory.
     ///
-    /// A call that fails or panics adds nothing. If a part is missing, the backend may add the others, and
+    /// A call that fails or panics adds nothing. If a part is missing, the backend may add the rest, and
     /// [note](PlatformBuilder::add_unavailable) what is missing.
     ///
     /// # Errors
-    /// Any [`DiscoverError`] with the name of the device. Discovery fails with it, except that a
-    /// [`DiscoverError::Unusable`] becomes a note if the options do not name that device: what is missing is an ordinary
-    /// value.
+    /// Any [`DiscoverError`] with the name of the device. Discovery fails with it. The exception is a
+    /// [`DiscoverError::Unusable`] of a device that the options do not name, which becomes a note.
     fn add(
         &self,
         builder: &mut PlatformBuilder,

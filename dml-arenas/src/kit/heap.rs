@@ -1,28 +1,29 @@
-//! Keeps track of the taken and free parts of one memory.
+//! The allocator of the addresses of one memory.
 
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{Block, BlockRef, NativeHandle, Span};
 use range_alloc::RangeAllocator;
 
-/// The unit in which a [`Heap`] hands out memory, in bytes. Blocks begin and end at page boundaries, so that each has its
-/// own pages to reserve and give back.
+/// Allocation unit of a [`Heap`], in bytes. Blocks begin and end at page boundaries, so that the pages of
+/// each are reserved and given back separately.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// The addresses of one memory, from 0 on: a file, a device's memory, a window of shared memory. It touches no byte of it.
+/// An allocator of the addresses of one memory, from 0 on: a file, a device's memory, a window of shared
+/// memory. It accesses no byte of the memory.
 #[derive(Debug)]
 pub struct Heap {
     free_pages: Mutex<RangeAllocator<u64>>,
 }
 
 impl Heap {
-    /// Makes a heap of `bytes` free bytes, rounded down to whole pages.
+    /// Creates a heap of `bytes` free bytes, rounded down to whole pages.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self { free_pages: Mutex::new(RangeAllocator::new(0..bytes / PAGE_BYTES)) }
     }
 
-    /// Takes a span for `bytes` bytes, in whole pages, or returns `None` where no free stretch is long enough. An empty
-    /// span is always free.
+    /// Takes a span for `bytes` bytes, in whole pages. Returns `None` if no free stretch is long enough. An
+    /// empty span is always free.
     #[must_use]
     pub fn take(&self, bytes: u64) -> Option<Span> {
         if bytes == 0 {
@@ -35,8 +36,8 @@ impl Heap {
     /// Gives back a span that [`take`](Self::take) returned.
     ///
     /// # Panics
-    /// When the span is no whole pages that are taken: `take` did not return it, or it was given back before. The heap
-    /// stays as it was.
+    /// When the span does not consist of whole, taken pages: `take` did not return it, or it was given back
+    /// before. The heap is then unchanged.
     pub fn give_back(&self, span: Span) {
         if span.is_empty() {
             return;
@@ -57,7 +58,7 @@ impl Heap {
     }
 }
 
-/// A block that is some pages of a [`Heap`]. The last reference gives the pages back.
+/// A block of pages of a [`Heap`]. Dropping the last reference gives the pages back.
 ///
 /// # Examples
 /// ```
@@ -66,8 +67,8 @@ impl Heap {
 /// use std::sync::Arc;
 ///
 /// let heap = Arc::new(Heap::new(1 << 20));
-/// let first: BlockRef = Arc::new(HeapBlock::take(&heap, 5000).expect("it is free"));
-/// let second: BlockRef = Arc::new(HeapBlock::take(&heap, 100).expect("it is free"));
+/// let first: BlockRef = Arc::new(HeapBlock::take(&heap, 5000).expect("enough free pages"));
+/// let second: BlockRef = Arc::new(HeapBlock::take(&heap, 100).expect("enough free pages"));
 /// assert_eq!(HeapBlock::place(&second, &heap, Span::new(3, 10)), Ok(Span::new(8195, 8202)));
 /// assert!(HeapBlock::place(&second, &heap, Span::new(3, 101)).is_err());
 /// # drop(first);
@@ -80,7 +81,7 @@ pub struct HeapBlock {
 }
 
 impl HeapBlock {
-    /// Takes pages for a block of `len` bytes, or returns `None` where no free stretch is long enough.
+    /// Takes pages for a block of `len` bytes. Returns `None` if no free stretch is long enough.
     #[must_use]
     pub fn take(heap: &Arc<Heap>, len: u64) -> Option<Self> {
         heap.take(len).map(|pages| Self { heap: heap.clone(), pages, len })
@@ -89,8 +90,8 @@ impl HeapBlock {
     /// Returns where bytes of a block lie in the heap's memory.
     ///
     /// # Errors
-    /// The reason why they lie nowhere: the block is of another heap, or it has fewer bytes. Core asks for neither, so an
-    /// arena panics with the reason and its name.
+    /// A message if the block belongs to another heap, or has fewer bytes. Core requests neither, so an arena
+    /// panics with the message and its name.
     pub fn place(block: &BlockRef, heap: &Arc<Heap>, span: Span) -> Result<Span, String> {
         let own = block.downcast_ref::<Self>().filter(|own| Arc::ptr_eq(&own.heap, heap));
         let own = own.ok_or_else(|| format!("a block of {} bytes belongs to another arena", block.len()))?;

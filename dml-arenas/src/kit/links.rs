@@ -1,4 +1,4 @@
-//! The ways to join two arenas, written once for every backend.
+//! Functions that join two arenas, shared by all backends.
 
 use dml_core::sync::Arc;
 use dml_core::{
@@ -6,8 +6,8 @@ use dml_core::{
     PlatformBuilder,
 };
 
-/// Joins two arenas in both directions by read and write calls, through their own devices. The map states stay as they
-/// are. `host` is main memory, or another memory that the host can address.
+/// Joins two arenas in both directions by read and write calls, through their own devices. The map states do
+/// not change. `host` is main memory, or another memory that the host can address.
 ///
 /// # Panics
 /// When the builder lacks one of the arenas.
@@ -15,7 +15,8 @@ pub fn join_staged(builder: &mut PlatformBuilder, host: ArenaId, device: ArenaId
     join_both_ways(builder, host, device, HostStaged::new(speed));
 }
 
-/// Joins two arenas in both directions by mapping `device` for the native device of `host`, whose processor copies.
+/// Joins two arenas in both directions by mapping `device` for the native device of `host`, which does the
+/// copies.
 ///
 /// # Panics
 /// When the builder lacks one of the arenas.
@@ -24,7 +25,8 @@ pub fn join_mapped(builder: &mut PlatformBuilder, host: ArenaId, device: ArenaId
     join_via(builder, (host, via), (device, via), Allocation::Internal, HostMapped::new(speed));
 }
 
-/// Lets two arenas share one storage, whichever of them has it first.
+/// Joins two arenas by a binding in both directions: whichever arena has storage first shares it with the
+/// other.
 ///
 /// # Panics
 /// When the builder lacks one of the arenas.
@@ -39,7 +41,8 @@ pub fn join_bound(
     join_via(builder, ends[0], ends[1], Allocation::Bound(concurrency), Binding::new(speed));
 }
 
-/// Joins two arenas in both directions by a mechanism of the caller, which reaches each end through its own device.
+/// Joins two arenas in both directions by the caller's mechanism, which reaches each end through its own
+/// device.
 ///
 /// # Panics
 /// When the builder lacks one of the arenas.
@@ -53,7 +56,7 @@ pub fn join_both_ways(
     join_via(builder, ends[0], ends[1], Allocation::Internal, mechanism);
 }
 
-/// Adds a mechanism in both directions, each end reached through the device beside it.
+/// Adds a mechanism in both directions. Each end comes with the device through which it is reached.
 pub(crate) fn join_via(
     builder: &mut PlatformBuilder,
     a: (ArenaId, DeviceId),

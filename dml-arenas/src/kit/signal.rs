@@ -1,13 +1,15 @@
-//! Signals: they report the end of work to its waiters.
+//! Signals, which report the end of work to its waiters.
 //!
 //! ```text
-//!   Signaller ──end(result)──▶ Signal ──▶ wait, fence, is_ended      any number of clones, any number of waiters
+//!   Signaller ──end(result)──▶ Signal ──▶ wait, fence, is_ended     any number of clones and waiters
 //! ```
 //! 1. A signal ends once. Dropping a signaller ends its signal with an error, so no waiter waits for ever.
-//! 2. The end wakes every waiting thread and every registered waker. A waker that panics keeps no other one asleep.
-//! 3. Wakers are cloned, called and dropped without the lock, and errors cloned and shown: they are foreign code.
-//! 4. In a fork of the process that made it, a signal has ended with an error, because its signaller's thread does not
-//!    exist there. A fork does not touch the signal's state: a missing thread may hold its lock.
+//! 2. The end wakes every waiting thread and every registered waker. A waker that panics does not keep others
+//!    asleep.
+//! 3. The lock is not held while wakers are cloned, called and dropped, and errors cloned and formatted: they
+//!    are foreign code.
+//! 4. In a fork of the process that made it, a signal has ended with an error, because its signaller's thread
+//!    does not exist there. A fork does not touch the signal's state: a missing thread may hold its lock.
 
 use crate::fork::Origin;
 use dml_core::foreign::{guard, quietly};
@@ -17,13 +19,13 @@ use std::fmt;
 use std::task::{Poll, Waker};
 use thiserror::Error;
 
-/// Why a signal has ended although nobody ended it.
+/// Why a signal ended without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NoResult {
     /// The signaller was dropped without a result, most likely by a panic.
-    #[error("the work was given up by whoever was to do it")]
+    #[error("signaller dropped without a result")]
     GivenUp,
-    /// This process is a fork of the one for which the work is done.
+    /// This process is a fork of the process for which the work is done.
     #[error("this process is a fork of the one that the work is done for")]
     Forked,
 }
@@ -39,10 +41,11 @@ impl From<NoResult> for TransferError {
     }
 }
 
-/// The end of some work, which any number of threads can wait for. Clones stand for the same end.
+/// The end of some work, which any number of threads can wait for. Clones share the same end.
 ///
-/// The error is the backend's own. It must be made from a [`NoResult`], and a signal that is turned into a fence must
-/// become a [`TransferError`]. Each waiter makes it for itself, so a conversion that panics does so in whoever waits.
+/// The error type is the backend's own. It must convert from a [`NoResult`], and into a [`TransferError`] if
+/// the signal is turned into a fence. Each waiter does these conversions itself, so one that panics does so
+/// on the waiter's thread.
 ///
 /// # Examples
 /// ```
@@ -67,25 +70,25 @@ struct State<E> {
 }
 
 enum Progress<E> {
-    /// The wakers of those that polled, by number.
+    /// The wakers of the latest polls, by number.
     Running {
         wakers: Vec<(u64, Waker)>,
         next_number: u64,
     },
     Ended(Arc<Result<u64, E>>),
-    /// The signaller was dropped. Each waiter makes its own error, because that is foreign code.
+    /// The signaller was dropped. Each waiter creates its own error, because the conversion is foreign code.
     GivenUp,
 }
 
 impl<E: Clone + From<NoResult>> Progress<E> {
-    /// Returns what makes the result, once there is one. It is called without the lock.
+    /// Returns a function that makes the result, if there is one. The caller runs it without the lock.
     fn end(&self) -> Option<impl FnOnce() -> Result<u64, E> + use<E>> {
         let ended = match self {
             Self::Running { .. } => return None,
             Self::Ended(result) => Some(result.clone()),
             Self::GivenUp => None,
         };
-        // The error is foreign, and so is its clone.
+        // Cloning the error and converting to it are foreign code.
         Some(move || ended.map_or_else(|| Err(NoResult::GivenUp.into()), |result| (*result).clone()))
     }
 }
@@ -97,14 +100,14 @@ impl<E> Clone for Signal<E> {
 }
 
 impl<E: Clone + From<NoResult>> Signal<E> {
-    /// Makes a signal and its signaller.
+    /// Creates a signal and its signaller.
     pub fn new() -> (Self, Signaller<E>) {
         let progress = Mutex::new(Progress::Running { wakers: Vec::new(), next_number: 0 });
         let state = Arc::new(State { origin: Origin::here(), progress, changed: Condvar::new() });
         (Self(state.clone()), Signaller(state))
     }
 
-    /// Makes a signal that has ended.
+    /// Creates a signal that has ended.
     #[must_use]
     pub fn ended(result: Result<u64, E>) -> Self {
         let (signal, signaller) = Self::new();
@@ -112,10 +115,11 @@ impl<E: Clone + From<NoResult>> Signal<E> {
         signal
     }
 
-    /// Blocks until the work ends. Returns the number of bytes that a transfer moved, or zero for work of another sort.
+    /// Blocks until the work ends. Returns the number of bytes that a transfer moved, or zero for other work.
     ///
     /// # Errors
-    /// The error of the work; [`NoResult`] if the signaller was dropped, or in a fork of the process that made the signal.
+    /// The error of the work; [`NoResult`] if the signaller was dropped, or in a fork of the process that
+    /// made the signal.
     pub fn wait(&self) -> Result<u64, E> {
         if !self.0.origin.is_here() {
             return Err(NoResult::Forked.into());
@@ -137,7 +141,7 @@ impl<E: Clone + From<NoResult>> Signal<E> {
         !self.0.origin.is_here() || !matches!(&*self.0.progress.lock(), Progress::Running { .. })
     }
 
-    /// Turns the signal into something to poll.
+    /// Turns the signal into a value that one waiter polls.
     #[must_use]
     pub fn awaited(self) -> Awaited<E> {
         Awaited { signal: self, number: None }
@@ -182,7 +186,7 @@ impl<E: From<NoResult>> Signaller<E> {
         drop(progress);
         self.0.changed.notify_all();
         for (_, waker) in wakers {
-            // The call is by reference, so that a waker that panics is dropped under a guard of its own.
+            // Called by reference, so that a waker that panics is then dropped under its own guard.
             let _ = guard(|| waker.wake_by_ref());
             quietly(waker);
         }
@@ -201,7 +205,7 @@ impl<E: From<NoResult>> fmt::Debug for Signaller<E> {
     }
 }
 
-/// A signal that one waiter polls: the completion of a fence. The waker is let go when it is dropped.
+/// A signal that one waiter polls: the completion of a fence. Dropping it drops the registered waker.
 pub struct Awaited<E: From<NoResult> = TransferError> {
     signal: Signal<E>,
     /// The number under which its waker is registered.
@@ -209,7 +213,7 @@ pub struct Awaited<E: From<NoResult> = TransferError> {
 }
 
 impl<E: Clone + From<NoResult>> Awaited<E> {
-    /// Returns how the work ended. While the work runs, `waker` replaces the waker of the last poll.
+    /// Returns the result of the work. While the work runs, `waker` replaces the waker of the last poll.
     ///
     /// # Errors
     /// As [`Signal::wait`].
@@ -235,7 +239,7 @@ impl<E: Clone + From<NoResult>> Awaited<E> {
             }
         }
         drop(progress);
-        // What is left is foreign code: the waker of the last poll, or this one after the end.
+        // Dropping a waker is foreign code. It is that of the last poll, or this one after the end.
         drop(fresh);
         end.map_or(Poll::Pending, |end| Poll::Ready(end()))
     }
@@ -283,7 +287,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
 
-    /// An error that asks its signal when it is cloned or shown.
+    /// An error that calls its signal when it is cloned or formatted.
     struct Curious;
 
     static KNOWN: std::sync::OnceLock<Signal<Curious>> = std::sync::OnceLock::new();
@@ -453,14 +457,14 @@ mod tests {
                 go_on.wait();
                 drop(progress);
             });
-            // The other thread has the lock, and a child has it for ever.
+            // The other thread holds the lock, so it stays locked for ever in a child.
             locked.wait();
             let forked = || signal.wait() == Err(NoResult::Forked.into());
             assert!(child_says(fork, || forked() && signal.is_ended()));
             let poll = || signal.clone().awaited().poll_end(Waker::noop());
             assert!(child_says(fork, || poll() == Poll::Ready(Err(NoResult::Forked.into()))));
             assert!(child_says(fork, || {
-                // The child's copies of them, dropped there.
+                // The child drops its copies of the signaller and the poller.
                 drop(Signaller(signaller.0.clone()));
                 drop(Awaited { signal: signal.clone(), number: polled.number });
                 true
@@ -472,7 +476,7 @@ mod tests {
         assert_eq!(signal.wait(), Ok(1));
     }
 
-    /// An error that cannot be made.
+    /// An error whose construction panics.
     #[derive(Clone, Debug)]
     struct Unmade;
 
@@ -511,7 +515,7 @@ mod tests {
         assert_eq!(signal.wait(), Err(NoResult::GivenUp.into()));
     }
 
-    /// A waker that panics when it goes.
+    /// A waker that panics when it is dropped.
     struct Falls;
 
     impl Wake for Falls {

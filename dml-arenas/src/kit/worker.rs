@@ -1,13 +1,14 @@
-//! A thread that carries out transfers, for frameworks whose calls block.
+//! A worker thread for transfers, for frameworks whose calls block.
 //!
 //! ```text
 //!   run(job) ──▶ queue ──▶ thread: job ──▶ its parts are dropped ──▶ its fence ends
 //! ```
-//! 1. Jobs run one after the other, in the order in which they were handed over.
-//! 2. What a job holds, such as a transfer, is dropped before its fence ends (A-3). A panic fails that job alone.
-//! 3. Every job that was handed over is carried out, also after the worker itself is dropped.
-//! 4. In a fork of the process that started it, a worker takes no jobs, and its queue is left alone: the thread is missing,
-//!    and may hold the lock.
+//! 1. Jobs run one after the other, in the order of submission.
+//! 2. The values that a job holds, such as a transfer, are dropped before its fence ends (A-3). A panic fails
+//!    that job alone.
+//! 3. Every submitted job is carried out, also after the worker itself is dropped.
+//! 4. In a fork of the process that started it, a worker takes no jobs and does not touch its queue: the
+//!    thread is missing, and may hold the lock.
 
 use super::signal::{Signal, Signaller};
 use crate::fork::Origin;
@@ -50,11 +51,11 @@ struct State {
 }
 
 impl Worker {
-    /// Starts the thread.
+    /// Starts a worker thread with this name.
     ///
     /// # Errors
-    /// The operating system's error if it has no thread left. [`io::ErrorKind::InvalidInput`] for a name with a zero byte,
-    /// which no thread can have.
+    /// The operating system's error if no thread can be started. [`io::ErrorKind::InvalidInput`] for a name
+    /// with a zero byte, which no thread can have.
     pub fn start(name: &str) -> io::Result<Self> {
         if name.contains('\0') {
             let message = format!("a worker cannot be named {name:?}: the name has a zero byte");
@@ -66,7 +67,7 @@ impl Worker {
         Ok(Self { origin: Origin::here(), queue })
     }
 
-    /// Hands over a job, which returns how many bytes it has moved. The fence ends when the job has ended.
+    /// Submits a job, which returns the number of bytes that it moved. The fence ends when the job has ended.
     pub fn run(&self, job: impl FnOnce() -> Result<u64, TransferError> + Send + 'static) -> Fence {
         let (signal, signaller) = Signal::new();
         if self.origin.is_here() {
@@ -79,13 +80,13 @@ impl Worker {
         signal.fence()
     }
 
-    /// Returns a fence for the end of all jobs handed over so far, for [`Arena::tail`](dml_core::Arena::tail).
+    /// Returns a fence for the end of all jobs submitted so far, for [`Arena::tail`](dml_core::Arena::tail).
     pub fn tail(&self) -> Fence {
         self.run(|| Ok(0))
     }
 
-    /// Returns whether this process started the worker. In a fork of that process the worker's memory counts as lost
-    /// ([`Arena::is_lost`](dml_core::Arena::is_lost)).
+    /// Returns whether this process started the worker. In a fork of that process the worker's memory counts
+    /// as lost ([`Arena::is_lost`](dml_core::Arena::is_lost)).
     #[must_use]
     pub fn is_here(&self) -> bool {
         self.origin.is_here()
@@ -110,7 +111,7 @@ impl fmt::Debug for Worker {
 impl Queue {
     fn work(&self) {
         while let Some((job, signaller)) = self.next() {
-            // The call consumes the job, and drops what it holds.
+            // The call consumes the job, and drops the values that it holds.
             let ended = guard(job).unwrap_or_else(|message| Err(TransferError::Panicked { message }));
             signaller.end(ended);
         }
@@ -188,7 +189,7 @@ mod tests {
         let worker = Worker::start("test").unwrap();
         let says = child_says(fork, || {
             let refused = worker.run(|| Ok(1)).wait() == Err(TransferError::DeviceLost);
-            // The child's copy of it, dropped there.
+            // The child drops its copy of the worker.
             drop(Worker { origin: worker.origin, queue: worker.queue.clone() });
             refused
         });

@@ -1,4 +1,4 @@
-//! Kernels of NVIDIA GPUs.
+//! Launchers of kernels on NVIDIA GPUs.
 
 use crate::CudaArena;
 use crate::cuda::{BuildError, CudaKernel, KernelArg, may_have_begun};
@@ -6,31 +6,34 @@ use dml_core::{
     DeviceId, Fence, Grants, ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform,
 };
 
-/// Launches a kernel of CUDA C or PTX with the whole storage of each buffer. A thread is an item. `blockIdx` and `gridDim` are those of
-/// the whole run ([`CudaArena::package_kernel`]), and a kernel whose last parameter is a `DmlItems` is told its items.
+/// A launcher of a kernel in CUDA C or PTX. A thread is a work-item.
+///
+/// The kernel receives the whole storage of each buffer. `blockIdx` and `gridDim` are those of the whole run:
+/// see [`CudaArena::package_kernel`]. A kernel whose last parameter is a `DmlItems` receives its items there.
 #[derive(Debug)]
 pub struct CudaLauncher {
     kernel: CudaKernel,
 }
 
 impl CudaLauncher {
-    /// Makes a launcher of a kernel.
+    /// Creates a launcher of a kernel.
     ///
     /// # Safety
-    /// 1. With the arguments and items that it will be launched with, the kernel touches only the bytes of its buffers, whatever
-    ///    contents these have by then. Bytes that it reads hold what the program, other kernels or its own packages wrote there. Bytes
-    ///    that it only overwrites hold anything. So an index that is read from a buffer needs no check in the kernel if the program
-    ///    writes only indices that are in bounds. A launch is padded to whole blocks of threads, so threads past the last item touch nothing.
-    ///    The scheduler asks for no more items than the named footprints have bytes for.
-    /// 2. `check_footprints` of dml-scheduler launches it also with the values of each buffer at other places of that
-    ///    buffer. A kernel that is checked stays within its buffers then too.
+    /// 1. With the arguments and items of its launches, the kernel touches only the bytes of its buffers,
+    ///    whatever their contents at that time. Bytes that it reads were written by the program, other
+    ///    kernels or its own packages. Bytes that it only overwrites have arbitrary contents. So the kernel
+    ///    need not check an index from a buffer if the program writes only indices that are in bounds. A
+    ///    launch is padded to whole blocks of threads, so threads past the last item must touch nothing. The
+    ///    scheduler requests no more items than the named footprints have bytes for.
+    /// 2. `check_footprints` of dml-scheduler also launches the kernel with the values of each buffer at
+    ///    other places of that buffer. A kernel that is checked stays within its buffers then, too.
     #[must_use]
     pub const unsafe fn new(kernel: CudaKernel) -> Self {
         Self { kernel }
     }
 }
 
-/// Makes a kernel for every CUDA device of a platform, and a launcher of each.
+/// Builds a kernel for every CUDA device of a platform, and returns a launcher for each.
 ///
 /// # Safety
 /// As [`CudaLauncher::new`]: source is trusted like the program itself.
@@ -47,7 +50,7 @@ pub unsafe fn cuda(
     for device in (0..platform.devices().len() as u16).map(DeviceId) {
         let arena = platform.home(device).map(|home| platform.arena(home));
         if let Some(arena) = arena.and_then(|arena| arena.downcast_ref::<CudaArena>()) {
-            // SAFETY: the caller answers for the source (1).
+            // SAFETY: the caller guarantees what the kernel touches (1 and 2 of `new`).
             launchers
                 .push((device, unsafe { CudaLauncher::new(arena.package_kernel(source, name, options)?) }));
         }
@@ -71,7 +74,7 @@ impl Launcher for CudaLauncher {
         for argument in launch.arguments {
             args.push(match argument {
                 LaunchArg::Buffer { buffer, .. } => {
-                    // Without a byte that was asked for there is no storage.
+                    // A buffer of which no byte was requested has no storage.
                     let block = grants.block(buffer).map_err(LaunchError::not_started)?;
                     block.map_or(KernelArg::Nothing, KernelArg::Block)
                 }
@@ -83,7 +86,7 @@ impl Launcher for CudaLauncher {
                 }
             });
         }
-        // SAFETY: whoever made the launcher answers for what the kernel touches (1 of `new`).
+        // SAFETY: the creator of the launcher guarantees what the kernel touches (1 of `new`).
         let launched = unsafe { self.kernel.launch_part(&args, &part) };
         launched.map_err(|error| match may_have_begun(&error) {
             true => LaunchError::failed(error),

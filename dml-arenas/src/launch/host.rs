@@ -1,4 +1,4 @@
-//! Kernels on threads of this process.
+//! Launchers of kernels on threads of this process.
 
 use crate::function::{Call, ComputeError, Given, HostError, Part, Pools, Team, View};
 use dml_core::foreign::guard;
@@ -7,25 +7,25 @@ use dml_core::{DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher
 use std::borrow::Cow;
 use std::fmt;
 
-/// What a kernel on the host does with a package.
+/// A kernel on the host: a function that computes a package.
 type Compute = dyn Fn(&mut Call<'_>) -> Result<(), ComputeError> + Send + Sync;
 
 /// How a function runs.
 enum Runs {
-    /// On a thread of a pool that no other launch uses meanwhile.
+    /// On a thread of a pool that no other launch uses at the same time.
     InPool(Arc<Compute>, Arc<Pools>),
-    /// On the thread that launches.
+    /// On the launching thread.
     ByTeam(Arc<Compute>, Team),
 }
 
-/// Runs a function on threads of this process.
+/// A launcher that runs a function on threads of this process.
 pub struct HostLauncher {
     runs: Runs,
 }
 
 impl HostLauncher {
-    /// Makes a launcher with so many threads, for a function that uses rayon: it runs on a thread of a pool of that width, where
-    /// parallel iterators use that pool.
+    /// Creates a launcher for a function that uses rayon. It runs on a thread of a pool of `threads` threads,
+    /// where parallel iterators use that pool.
     ///
     /// # Errors
     /// [`HostError`] if the threads cannot be started.
@@ -36,8 +36,9 @@ impl HostLauncher {
         Self::in_pool(threads, Arc::new(compute))
     }
 
-    /// Makes a launcher with so many threads, for a function that divides its package by its [team](Call::team). It runs on the
-    /// thread that launches, and nobody has to wake up before it begins: packages of some microseconds take no longer than that.
+    /// Creates a launcher with `threads` threads for a function that divides its package by its
+    /// [team](Call::team). The function runs on the launching thread, so it begins without waking another
+    /// thread. That suits packages of a few microseconds.
     ///
     /// # Errors
     /// [`HostError`] if the threads cannot be started.
@@ -57,12 +58,13 @@ impl HostLauncher {
     }
 }
 
-/// Makes a launcher for the host, with as many threads as its device has units. The function may use rayon: see
-/// [`HostLauncher::new`]. It runs in workers as well, see [`Call`].
+/// Creates a launcher for the host, with as many threads as its device has units. The function may use rayon:
+/// see [`HostLauncher::new`]. It also runs in workers, see [`Call`].
 ///
-/// The thread that calls the function holds the package's buffers: what the function acquires follows that thread's order. It uses the
-/// package's buffers by its [parts](Call::part); to acquire one of them is an error there, and never ends on other threads.
-/// To wake a thread of rayon's pool takes some tens of microseconds for each package; [`host_by_team`] does without.
+/// The thread that calls the function holds the package's buffers, so what the function acquires must follow
+/// that thread's order. It uses the package's buffers by its [parts](Call::part). Acquiring one of them is an
+/// error on that thread, and deadlocks on others. Waking a thread of rayon's pool takes some tens of
+/// microseconds for each package, which [`host_by_team`] avoids.
 ///
 /// # Errors
 /// [`HostError`] if the threads cannot be started.
@@ -74,10 +76,12 @@ pub fn host(
     on_host(platform, |threads| HostLauncher::in_pool(threads, compute.clone()))
 }
 
-/// As [`host`], for a function that divides its package by its [team](Call::team): see [`HostLauncher::by_team`].
+/// As [`host`], for a function that divides its package by its [team](Call::team): see
+/// [`HostLauncher::by_team`].
 ///
-/// The function and some of its jobs run on the thread that launches, which holds the package's buffers. What it acquires there follows
-/// that thread's order: a run within a job fails where it has to wait for a buffer that was made before those of the package.
+/// The function and some of its jobs run on the launching thread, which holds the package's buffers. What it
+/// acquires there must follow that thread's order. A run within a job fails if it has to wait for a buffer
+/// older than those of the package.
 ///
 /// # Errors
 /// [`HostError`] if the threads cannot be started.
@@ -100,7 +104,7 @@ fn on_host(
 
 impl Launcher for HostLauncher {
     fn check(&self, _arguments: &[LaunchArg]) -> Result<(), Misfit> {
-        // A function takes what it is given, and says so itself if that does not fit.
+        // A function accepts any arguments, and reports a mismatch itself.
         Ok(())
     }
 
@@ -114,7 +118,8 @@ impl Launcher for HostLauncher {
             return Err(LaunchError::not_started(cause));
         }
         let items = launch.items.clone();
-        // The thread that computes takes the views, so it holds the buffers: a function that waits for one of them is refused.
+        // The computing thread takes the views, so it holds the buffers. A function that waits for one of
+        // them is refused.
         let call = |compute: &Compute, team: &Team| -> Result<_, LaunchError> {
             let given = given(launch, grants)?;
             Ok(compute(&mut Call::new(items, Some(team), given)))
@@ -132,7 +137,7 @@ impl Launcher for HostLauncher {
     }
 }
 
-/// The arguments of a launch, as a function takes them.
+/// Returns the arguments of a launch, as a function takes them.
 fn given<'a>(launch: &'a Launch<'_>, grants: &'a mut Grants) -> Result<Vec<Given<'a>>, LaunchError> {
     let mut views = grants.views().map_err(LaunchError::not_started)?.into_iter();
     let given = |(argument, given): (usize, &'a LaunchArg)| {
@@ -141,7 +146,7 @@ fn given<'a>(launch: &'a Launch<'_>, grants: &'a mut Grants) -> Result<Vec<Given
                 let views: Vec<View<'_>> = views.by_ref().take(ranges.len()).map(View::from).collect();
                 let granted = views.iter().map(|view| view.span().start()..view.span().end());
                 if !granted.eq(ranges.iter().cloned()) {
-                    // A footprint may answer differently when it is asked again.
+                    // A footprint may return other ranges when it is called again.
                     let cause = format!(
                         "the ranges {ranges:?} of argument {argument} are not those that were granted"
                     );

@@ -1,13 +1,14 @@
-//! Launchers: one kernel in one framework, given the arguments of each launch as plain data.
+//! Launchers: each runs one kernel in one framework, given the arguments of each launch as plain data.
 //!
 //! ```text
-//!                  ┌─ host     threads of this process; a `Call`: views of each buffer's ranges, scalars and values by position
-//!   Launch, Grants ┼─ cuda     the whole storage of each buffer; scalars and values by position, and the items
-//!                  ├─ opencl   the whole storage of each buffer; scalars, values and local memory by position
+//!                  ┌─ host     threads of this process; a `Call`: views, scalars and values by position
+//!   Launch, Grants ┼─ cuda     the whole storage of each buffer; scalars and values by position, the items
+//!                  ├─ opencl   the whole storage of each buffer; scalars, values, local memory by position
 //!                  └─ offload  a worker; the same `Call`
 //! ```
-//! The functions [`host`] (or [`host_by_team`]), `cuda`, [`opencl`] and [`offload`] make a launcher for each device of a platform that the framework has,
-//! and none where it has no device. So a program names all frameworks that it has code for, whatever the machine has.
+//! The functions [`host`] (or [`host_by_team`]), `cuda`, [`opencl`] and [`offload`] create a launcher for
+//! each device of their framework on a platform, and none if there is no such device. So a program can name
+//! all frameworks that it has code for, whatever the machine has.
 //!
 //! | argument | host, offload | OpenCL | CUDA |
 //! |---|---|---|---|
@@ -17,9 +18,10 @@
 //! | local memory | nothing | `local` pointer | `extern __shared__` memory; no parameter |
 //! | buffer of which the package has no byte | an empty view | a null pointer | a null pointer |
 //!
-//! A package is a part of a run. Kernels in OpenCL C and CUDA C have their work-groups numbered within the whole run, so one that was
-//! written for a single launch is right in parts. A kernel that needs the framework's own numbers, such as one whose scratch memory is
-//! indexed by the group within its package, defines `DML_PACKAGE_GROUPS`.
+//! A package is a part of a run. In OpenCL C and CUDA C, work-groups are numbered within the whole run, so a
+//! kernel that was written for a single launch is correct in parts. A kernel that needs the framework's own
+//! numbers defines `DML_PACKAGE_GROUPS`. An example is a kernel that indexes scratch memory by the group
+//! within its package.
 
 #[cfg(feature = "cuda")]
 mod cuda;

@@ -1,4 +1,4 @@
-//! Functions of workers.
+//! Launchers of workers' functions.
 
 use crate::OffloadArena;
 use crate::offload::{Argument, Function, OffloadError};
@@ -9,7 +9,7 @@ use dml_core::{
 };
 use std::ops::Range;
 
-/// Launches a function of a worker, which is given a [`Call`](super::Call).
+/// A launcher of a worker's function, which receives a [`Call`](super::Call).
 #[derive(Debug)]
 pub struct OffloadLauncher {
     arena: Arc<dyn Arena>,
@@ -17,15 +17,16 @@ pub struct OffloadLauncher {
 }
 
 impl OffloadLauncher {
-    /// Looks a function up in the worker that an arena is the memory of, and makes a launcher of it; `None` for another arena.
+    /// Looks a function up in the worker whose memory the arena is, and creates a launcher of it; `None` for
+    /// another arena.
     ///
     /// # Safety
-    /// 1. Whoever launches keeps the grants until the fence has ended, as the scheduler does.
-    /// 2. If the worker shares memory with this process, the function touches nothing of that memory but what it is lent.
-    ///    Functions in safe Rust cannot do otherwise.
+    /// 1. The caller of `launch` keeps the grants until the fence has ended, as the scheduler does.
+    /// 2. If the worker shares memory with this process, the function accesses only its arguments in that
+    ///    memory. Functions in safe Rust cannot do otherwise.
     ///
     /// # Errors
-    /// [`OffloadError`] where the worker has no such function, or is lost.
+    /// [`OffloadError`] if a worker has no such function, or is lost.
     pub unsafe fn new(arena: &Arc<dyn Arena>, function: &str) -> Result<Option<Self>, OffloadError> {
         let Some(worker) = arena.downcast_ref::<OffloadArena>() else { return Ok(None) };
         let function = worker.device().function(function)?;
@@ -33,17 +34,17 @@ impl OffloadLauncher {
     }
 
     fn worker(&self) -> &OffloadArena {
-        self.arena.downcast_ref().expect("it was one when the launcher was made")
+        self.arena.downcast_ref().expect("checked by `new`")
     }
 }
 
-/// Looks a function up in every worker of a platform, and makes a launcher of each.
+/// Looks a function up in every worker of a platform, and creates a launcher of each.
 ///
 /// # Safety
 /// As [`OffloadLauncher::new`].
 ///
 /// # Errors
-/// [`OffloadError`] where a worker has no such function, or is lost.
+/// [`OffloadError`] if a worker has no such function, or is lost.
 pub unsafe fn offload(
     platform: &Platform,
     function: &str,
@@ -51,7 +52,7 @@ pub unsafe fn offload(
     let mut launchers = Vec::new();
     for device in (0..platform.devices().len() as u16).map(DeviceId) {
         let Some(arena) = platform.home(device).map(|home| platform.arena(home)) else { continue };
-        // SAFETY: the caller answers for both.
+        // SAFETY: the caller guarantees both.
         let launcher = unsafe { OffloadLauncher::new(arena, function) }?;
         launchers.extend(launcher.map(|launcher| (device, launcher)));
     }
@@ -73,7 +74,7 @@ impl Region for Bytes<'_> {
 
 impl Launcher for OffloadLauncher {
     fn check(&self, _arguments: &[LaunchArg]) -> Result<(), Misfit> {
-        // A function takes what it is given, and says so itself if that does not fit.
+        // A function accepts any arguments, and reports a mismatch itself.
         Ok(())
     }
 
@@ -84,7 +85,7 @@ impl Launcher for OffloadLauncher {
                 LaunchArg::Buffer { buffer, access, ranges } => {
                     let part = |bytes| {
                         let granted = grants.granted(&Bytes(buffer, bytes), *access);
-                        // Without a byte that was asked for there is no storage.
+                        // A request for no bytes yields no storage.
                         granted.map_err(LaunchError::not_started)
                     };
                     Argument::Parts(ranges.iter().map(part).collect::<Result<_, _>>()?, *access)
@@ -100,8 +101,8 @@ impl Launcher for OffloadLauncher {
                 }
             });
         }
-        // SAFETY: the parts are granted, for writing where they are written, until the fence has ended (1 of `new`); what
-        // the function touches in shared memory is answered for where the launcher was made (2).
+        // SAFETY: the parts are granted, for writing where they are written, until the fence has ended (1 of
+        // `new`). The caller of `new` guarantees which shared memory the function accesses (2).
         let launched = unsafe { self.worker().launch(&self.function, launch.items.clone(), &arguments) };
         launched.map_err(LaunchError::failed)
     }

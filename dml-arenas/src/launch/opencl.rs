@@ -1,4 +1,4 @@
-//! Kernels of OpenCL devices.
+//! Launchers of kernels on OpenCL devices.
 
 use crate::OpenClArena;
 use crate::opencl::{BuildError, KernelArg, OpenClKernel, may_have_begun};
@@ -6,7 +6,9 @@ use dml_core::{
     DeviceId, Fence, Grants, ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform,
 };
 
-/// Launches a kernel of OpenCL C with the whole storage of each buffer. The numbers of its work-items and groups are those of the
+/// A launcher of a kernel in OpenCL C.
+///
+/// The kernel receives the whole storage of each buffer. Its work-items and groups are numbered within the
 /// whole run: see [`OpenClArena::package_kernel`].
 #[derive(Debug)]
 pub struct OpenClLauncher {
@@ -14,23 +16,24 @@ pub struct OpenClLauncher {
 }
 
 impl OpenClLauncher {
-    /// Makes a launcher of a kernel.
+    /// Creates a launcher of a kernel.
     ///
     /// # Safety
-    /// 1. With the arguments and items that it will be launched with, the kernel touches only the bytes of its buffers, whatever
-    ///    contents these have by then. Bytes that it reads hold what the program, other kernels or its own packages wrote there. Bytes
-    ///    that it only overwrites hold anything. So an index that is read from a buffer needs no check in the kernel if the program
-    ///    writes only indices that are in bounds. A launch is padded to whole groups, so work-items past the last item touch nothing.
-    ///    The scheduler asks for no more items than the named footprints have bytes for.
-    /// 2. `check_footprints` of dml-scheduler launches it also with the values of each buffer at other places of that
-    ///    buffer. A kernel that is checked stays within its buffers then too.
+    /// 1. With the arguments and items of its launches, the kernel touches only the bytes of its buffers,
+    ///    whatever their contents at that time. Bytes that it reads were written by the program, other
+    ///    kernels or its own packages. Bytes that it only overwrites have arbitrary contents. So the kernel
+    ///    need not check an index from a buffer if the program writes only indices that are in bounds. A
+    ///    launch is padded to whole work-groups, so work-items past the last item must touch nothing. The
+    ///    scheduler requests no more items than the named footprints have bytes for.
+    /// 2. `check_footprints` of dml-scheduler also launches the kernel with the values of each buffer at
+    ///    other places of that buffer. A kernel that is checked stays within its buffers then, too.
     #[must_use]
     pub const unsafe fn new(kernel: OpenClKernel) -> Self {
         Self { kernel }
     }
 }
 
-/// Builds a kernel for every OpenCL device of a platform, and makes a launcher of each.
+/// Builds a kernel for every OpenCL device of a platform, and returns a launcher for each.
 ///
 /// # Safety
 /// As [`OpenClLauncher::new`]: source is trusted like the program itself.
@@ -47,7 +50,7 @@ pub unsafe fn opencl(
     for device in (0..platform.devices().len() as u16).map(DeviceId) {
         let arena = platform.home(device).map(|home| platform.arena(home));
         if let Some(arena) = arena.and_then(|arena| arena.downcast_ref::<OpenClArena>()) {
-            // SAFETY: the caller answers for the source (1).
+            // SAFETY: the caller guarantees what the kernel touches (1 and 2 of `new`).
             launchers
                 .push((device, unsafe { OpenClLauncher::new(arena.package_kernel(source, name, options)?) }));
         }
@@ -71,7 +74,7 @@ impl Launcher for OpenClLauncher {
         for argument in launch.arguments {
             args.push(match argument {
                 LaunchArg::Buffer { buffer, .. } => {
-                    // Without a byte that was asked for there is no storage.
+                    // A buffer of which no byte was requested has no storage.
                     let block = grants.block(buffer).map_err(LaunchError::not_started)?;
                     block.map_or(KernelArg::Nothing, KernelArg::Block)
                 }
@@ -83,7 +86,7 @@ impl Launcher for OpenClLauncher {
                 }
             });
         }
-        // SAFETY: whoever made the launcher answers for what the kernel touches (1 of `new`).
+        // SAFETY: the creator of the launcher guarantees what the kernel touches (1 of `new`).
         let launched = unsafe { self.kernel.launch_part(&args, &part) };
         launched.map_err(|error| match may_have_begun(&error) {
             true => LaunchError::failed(error),

@@ -1,16 +1,17 @@
-//! Transfers of host memory whose pages drivers have locked, for every backend with memory of its own.
+//! Transfers of page-locked (pinned) host memory, for every backend with discrete devices.
 //!
 //! ```text
 //!   the block's pages are locked, or locking them pays now ──▶ the driver's call, at the link's speed
-//!   else: several cores copy faster than the driver        ──▶ staged, through scratch memory that is locked
+//!   else: several cores copy faster than the driver        ──▶ staged, through locked scratch memory
 //!   else                                                   ──▶ the driver's call
 //! ```
-//! A GPU with memory of its own transfers ordinary host memory through a buffer of the driver, at the speed of one core. It
-//! reaches memory whose pages are locked by itself, several times as fast. To lock pages takes time, so a block's are locked
-//! when its transfers pay for it. Each backend says when that is, and how pages are locked ([`PageLocker`]).
+//! A discrete GPU transfers pageable host memory through a buffer of its driver, at the speed of one core. It
+//! accesses locked memory directly, several times as fast. Locking takes time, so a block's pages are locked
+//! when its transfers pay for it. Each backend decides when that is, and how pages are locked
+//! ([`PageLocker`]).
 //!
-//! `staging.rs` has the copies through scratch memory, `scratch.rs` that memory, `relay.rs` the copies between two devices that
-//! have no other way.
+//! `staging.rs` copies through scratch memory, and `scratch.rs` provides that memory. `relay.rs` copies
+//! between two devices without a direct link.
 
 mod relay;
 mod scratch;
@@ -32,46 +33,49 @@ use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What locks pages of host memory for a device, or for all devices of a framework.
+/// The page-locking calls of one device, or of all devices of a framework.
 pub(crate) trait PageLocker: fmt::Debug + Send + Sync {
-    /// Returns a number from [`next_holder`], the same for all who share their locks.
+    /// Returns a number from [`next_holder`], the same for all lockers that share their locks.
     fn holder(&self) -> u64;
 
-    /// Locks the pages of some memory until the result is dropped, which happens before the memory goes. Returns `None` if
-    /// the driver refuses.
+    /// Locks the pages of `memory` until the result is dropped. The caller drops it before the memory is
+    /// freed. Returns `None` if the driver refuses.
     fn lock(&self, memory: &HostSpan) -> Option<Box<dyn Any + Send>>;
 }
 
-/// Returns a number that no other holder of page locks has.
+/// Returns a new number, unique among the holders of page locks.
 pub(crate) fn next_holder() -> u64 {
     // The number orders no other access.
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Returns how many threads copy for one transfer: at most `most`, and at most half of the cores, because the others compute.
-/// Not to be asked for each transfer: the answer is read from several files, which takes as long as the transfer of 64 KiB.
+/// Returns how many threads copy for one transfer: at most `most`, and at most half of the cores, because the
+/// others compute.
+///
+/// Callers keep the result: reading the number of cores takes as long as a transfer of 64 KiB.
 pub(crate) fn copiers(most: usize) -> usize {
     std::thread::available_parallelism().map_or(0, |cores| (cores.get() / 2).min(most))
 }
 
-/// Returns the time that so many bytes take, in nanoseconds.
+/// Returns the time that `bytes` bytes take at this rate, in nanoseconds.
 pub(crate) fn time_ns(bytes: u64, bytes_per_s: u64) -> u128 {
     u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_s)
 }
 
-/// A mechanism between main memory and a device, which locks the pages of main memory where that pays, and stages what is
-/// not locked where that pays.
+/// A mechanism between main memory and a device. Where it pays, it locks the pages of main memory, or stages
+/// copies of unlocked memory.
 #[derive(Debug)]
 pub(crate) struct PageLocking<M> {
     pub(crate) mechanism: M,
     pub(crate) locker: Arc<dyn PageLocker>,
     pub(crate) budget: Arc<PageLockBudget>,
     pub(crate) staging: Staging,
-    /// Tells what a transfer of so many bytes costs if they are not locked and so many threads stage, in a unit that `pays` knows.
+    /// Returns the cost of a transfer without a page lock, from its bytes and the number of copying threads.
+    /// `pays` defines the unit.
     pub(crate) lost: fn(u64, usize) -> u64,
-    /// Decides from the size of a block, and from what its transfers so far would have lost, this one included, whether its
-    /// pages are locked now.
+    /// Returns whether to lock a block's pages now, from its size and the sum of `lost` over its transfers,
+    /// this one included.
     pub(crate) pays: fn(u64, u64) -> bool,
 }
 
@@ -107,7 +111,7 @@ impl<M: CrossArena> CrossArena for PageLocking<M> {
     }
 }
 
-/// A mechanism that copies in the process that made it, but not in its forks.
+/// A mechanism that copies in the process that created it, but not in its forks.
 #[derive(Debug)]
 pub(crate) struct Here<M> {
     mechanism: M,

@@ -1,4 +1,4 @@
-//! Copies between two devices with memory of their own, through scratch memory that is locked for both.
+//! Copies between two discrete devices, through scratch memory that is locked for both.
 
 use super::{Here, PIECE_BYTES, PageLocker, ScratchPool, Staging};
 use dml_core::sync::Arc;
@@ -7,7 +7,7 @@ use dml_core::{
     TransferError,
 };
 
-/// One of two devices.
+/// One of the two devices of a relay.
 #[derive(Clone, Debug)]
 pub(crate) struct RelayEnd {
     pub(crate) arena: ArenaId,
@@ -16,7 +16,7 @@ pub(crate) struct RelayEnd {
     pub(crate) locker: Arc<dyn PageLocker>,
 }
 
-/// Links two devices with memory of their own, in both directions, through scratch memory that is locked for both.
+/// Links two discrete devices in both directions, through scratch memory that is locked for both.
 pub(crate) fn relay(builder: &mut PlatformBuilder, ends: [&RelayEnd; 2], pool: &Arc<ScratchPool>) {
     for [from, to] in [ends, [ends[1], ends[0]]] {
         let relayed = Relayed {
@@ -31,8 +31,8 @@ pub(crate) fn relay(builder: &mut PlatformBuilder, ends: [&RelayEnd; 2], pool: &
     }
 }
 
-/// Copies between two devices: each part is read into scratch memory by one and written from there by the other, while the
-/// next part is read.
+/// A mechanism that copies between two devices. The source is read into scratch memory part by part. Each
+/// part is written to the destination while the next one is read.
 #[derive(Debug)]
 pub(crate) struct Relayed {
     /// The speeds of the copies out of the source and into the destination.
@@ -46,7 +46,7 @@ impl CrossArena for Relayed {
         "relayed"
     }
 
-    /// The slower of the two copies hides the other, but for a piece of it.
+    /// Returns the time of the slower of the two copies, plus one piece of the other. The rest overlaps.
     fn can_copy(&self, query: &CopyQuery) -> Option<Cost> {
         let out = CopyQuery { remap_target: false, allocates: false, ..*query };
         let back = CopyQuery { remap_source: false, ..*query };
@@ -87,7 +87,7 @@ mod tests {
         }
     }
 
-    /// The slower device sets the pace, and the other one moves the first piece or the last.
+    /// The slower device takes the whole time, and the other one adds the first or the last piece.
     #[test]
     fn a_relay_costs_what_its_slower_end_takes_and_a_piece_at_the_other() {
         let pool = ScratchPool::new(0, &PageLockBudget::new(0));
@@ -111,7 +111,7 @@ mod tests {
         for speeds in [[slow, fast], [fast, slow]] {
             assert_eq!(cost(speeds, &query(whole, false, false)), slow_ns + fast_ns, "{speeds:?}");
         }
-        // Less than a piece is moved by one and then by the other.
+        // The two transfers of less than a piece do not overlap.
         assert_eq!(cost([slow, fast], &query(1_000, false, false)), 7_000 + 500 + 1_000 + 100);
         // Each end is mapped once, at its own price.
         assert_eq!(cost([slow, fast], &query(whole, true, false)), slow_ns + fast_ns + 300);

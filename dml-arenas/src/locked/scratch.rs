@@ -1,15 +1,15 @@
-//! Scratch memory whose pages drivers have locked, for transfers of memory that is not locked.
+//! Page-locked scratch memory, for transfers of memory that is not locked.
 //!
 //! ```text
 //!   take ──▶ an idle piece ────────────────────────┐
 //!        ──▶ a new piece, below the limit ─────────┴─▶ locked for its devices ──▶ lent
-//!        ──▶ none: the transfer goes without                                        │
+//!        ──▶ none: the transfer does without                                        │
 //!   idle for IDLE ──▶ a thread frees them ◀── idle ◀────────────────────────────────┘
 //! ```
-//! 1. Nobody waits for a piece. A transfer gets fewer than it asked for, or none.
-//! 2. All pieces together have at most `limit_bytes`. Each lock on one counts in the [`PageLockBudget`] as well.
-//! 3. Pieces are made, locked and freed without the lock of the pool, because a driver is called.
-//! 4. A piece's locks go before its memory.
+//! 1. No caller waits for a piece. A transfer may get fewer than it requested, or none.
+//! 2. The total size of all pieces is at most `limit_bytes`. Page locks also count in the [`PageLockBudget`].
+//! 3. Pieces are created, locked and freed without the pool's mutex, because these calls reach a driver.
+//! 4. A piece's page locks are dropped before its memory.
 
 mod pool;
 
@@ -24,12 +24,12 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-/// The size of a piece, in bytes. A link at 54 GB/s moves it in 40 us, about twice what a call takes to begin.
+/// Size of a piece, in bytes. A link at 54 GB/s transfers it in 40 us, about twice the latency of a call.
 pub(crate) const PIECE_BYTES: u64 = 2 << 20;
-/// How long pieces stay idle before they are freed.
+/// Idle time after which pieces are freed.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// The pieces of one platform.
+/// The pool of scratch pieces of one platform.
 pub(crate) struct ScratchPool {
     sizes: Sizes,
     budget: Arc<PageLockBudget>,
@@ -42,13 +42,13 @@ pub(crate) struct ScratchPool {
 pub(crate) struct Sizes {
     /// The size of a piece, in bytes.
     pub(crate) piece_bytes: u64,
-    /// The most that all pieces have together, in bytes.
+    /// The maximum total size of all pieces, in bytes.
     pub(crate) limit_bytes: u64,
-    /// How long pieces stay idle before they are freed.
+    /// The idle time after which pieces are freed.
     pub(crate) idle: Duration,
 }
 
-/// Memory and what keeps its pages locked.
+/// A piece of memory with its page locks.
 struct Piece {
     locks: Vec<PieceLock>,
     memory: HostMemory,
@@ -60,11 +60,11 @@ struct PieceLock {
     _share: PageLockShare,
 }
 
-/// A piece for one transfer, which goes back to its pool when it is dropped.
+/// A piece for one transfer, which returns to its pool when it is dropped.
 pub(crate) struct Scratch(Lent<Piece>);
 
 impl ScratchPool {
-    /// Creates a pool of pieces of the usual size.
+    /// Creates a pool of pieces of the default size.
     pub(crate) fn new(limit_bytes: u64, budget: &Arc<PageLockBudget>) -> Arc<Self> {
         Self::with(Sizes { piece_bytes: PIECE_BYTES, limit_bytes, idle: IDLE }, budget)
     }
@@ -84,7 +84,7 @@ impl ScratchPool {
     }
 
     fn take_one(&self, lockers: &[&Arc<dyn PageLocker>]) -> Option<Scratch> {
-        // From here on the scratch gives its place in the pool back, whatever fails.
+        // From here on, dropping the scratch frees its place in the pool, whatever fails.
         let mut scratch = Scratch(self.pieces.take()?);
         if scratch.0.piece.is_none() {
             let memory = HostMemory::zeroed(self.sizes.piece_bytes).ok()?;
@@ -94,12 +94,12 @@ impl ScratchPool {
         if lockers.iter().all(|locker| piece.lock_for(&***locker, &self.budget)) {
             return Some(scratch);
         }
-        // It is of no use here, and may hold a part of the budget that another one needs.
+        // A piece that cannot be locked is useless here, and may hold budget that another piece needs.
         drop(scratch.0.piece.take());
         None
     }
 
-    /// Returns the number of pieces there are, idle or lent.
+    /// Returns the number of pieces, idle or lent.
     #[cfg(test)]
     pub(crate) fn pieces(&self) -> u64 {
         self.pieces.pieces()
@@ -107,7 +107,7 @@ impl ScratchPool {
 }
 
 impl Piece {
-    /// Locks the pages by a locker, if they are not locked for its holder. Returns whether they are.
+    /// Locks the pages for the locker's holder, unless they are. Returns whether they are locked.
     fn lock_for(&mut self, locker: &dyn PageLocker, budget: &Arc<PageLockBudget>) -> bool {
         if self.locks.iter().any(|held| held.holder == locker.holder()) {
             return true;
@@ -135,14 +135,14 @@ impl DerefMut for Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A transfer that still has part of the memory keeps it alive, but nobody else may get it.
+        // A transfer may still hold a part of the memory. Then no other caller may get the piece.
         drop(self.0.piece.take_if(|piece| piece.memory.is_lent()));
     }
 }
 
 impl Drop for ScratchPool {
     fn drop(&mut self) {
-        // In a fork the thread is missing, and may hold the lock.
+        // A fork does not have the pool's thread, which may hold the lock.
         if self.origin.is_here() {
             self.pieces.close();
         }
@@ -163,7 +163,7 @@ mod tests {
 
     const PIECE: u64 = 64 << 10;
 
-    /// A device that locks whatever it is given.
+    /// A locker that never refuses.
     #[derive(Debug)]
     struct Willing(u64);
 
@@ -206,7 +206,7 @@ mod tests {
         let budget = PageLockBudget::new(2 * PIECE);
         let pool = pool(9 * PIECE, &budget);
         let taken = pool.take(9, &[&locker]);
-        assert_eq!((taken.len(), pool.pieces()), (2, 2), "a piece that cannot be locked is none");
+        assert_eq!((taken.len(), pool.pieces()), (2, 2), "a piece that cannot be locked is freed");
         drop(taken);
         assert!(!budget.is_unused(), "idle pieces stay locked");
         let held = pool.take(1, &[&locker]);
@@ -224,7 +224,7 @@ mod tests {
         let taken = pool.take(9, &[&one, &two]);
         assert_eq!(taken.len(), 1, "two locks each, of a budget for three");
         drop(taken);
-        assert_eq!(pool.take(9, &[&two]).len(), 2, "what is locked for a device is not locked again");
+        assert_eq!(pool.take(9, &[&two]).len(), 2, "a piece is locked once for each device");
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
             while pool.pieces() > 1 {
                 std::thread::yield_now();
             }
-            assert_eq!((held.len(), pool.pieces()), (1, 1), "what is lent stays");
+            assert_eq!((held.len(), pool.pieces()), (1, 1), "a lent piece stays");
             drop(held);
             while !budget.is_unused() {
                 std::thread::yield_now();

@@ -1,15 +1,17 @@
-//! Copies through scratch memory whose pages are locked.
+//! Copies through locked scratch memory.
 //!
 //! ```text
-//!   to a device    memory ──processor──▶ piece ──device──▶ block      several threads, two pieces each: while the device
-//!   from one       block ──device──▶ piece ──processor──▶ memory      moves one piece, the processor copies the other
-//!   between two    block ──one device──▶ piece ──other device──▶ block     one thread, the processor copies nothing
+//!   to a device    memory ──processor──▶ piece ──device──▶ block      several threads, two pieces each:
+//!   from one       block ──device──▶ piece ──processor──▶ memory      one is copied, the other is in flight
+//!   between two    block ──one device──▶ piece ──other device──▶ block     one thread, no processor copy
 //! ```
-//! A driver moves ordinary memory through a buffer of its own, at the speed of one core, and the copies of the two directions
-//! between devices one after the other. Here several cores copy, or none, and both devices move at once.
+//! A driver copies pageable memory through a buffer of its own, at the speed of one core. Between devices, it
+//! copies out and in one after the other. Here several cores copy, or none, and both devices transfer
+//! concurrently.
 //!
-//! 1. The copies run on a thread of the mechanism, so the caller may begin others meanwhile.
-//! 2. When a part fails, no further part begins. Those that run are waited for, and the first error is the copy's.
+//! 1. The copies run on a worker of the mechanism, so the caller can start other copies meanwhile.
+//! 2. When a part fails, no further part begins. The copy waits for parts in flight, and returns the first
+//!    error.
 //! 3. A piece is reused only after its transfer has ended and returned it.
 
 use super::PageLocker;
@@ -22,10 +24,10 @@ use dml_core::sync::{Arc, Mutex};
 use dml_core::{CopyJob, Fence, HostSpan, Span, TransferError};
 use std::sync::OnceLock;
 
-/// The least size of a part, in bytes. A smaller one takes longer to begin than to move.
+/// Minimum size of a part, in bytes. A smaller part takes longer to start than to transfer.
 const LEAST_PART_BYTES: u64 = 256 << 10;
 
-/// The bytes of a copy that have not begun, which several threads take in parts.
+/// The remaining bytes of a copy, from which several threads take parts.
 struct Parts {
     rest: Mutex<Option<CopyJob>>,
     part_bytes: u64,
@@ -45,14 +47,14 @@ impl Parts {
         Some(part)
     }
 
-    /// Lets no further part begin.
+    /// Drops the remaining bytes, so that no further part begins.
     fn stop(&self) {
         let rest = self.rest.lock().take();
         drop(rest);
     }
 }
 
-/// Waits for the transfer of a part, and checks that it is whole and has returned the piece.
+/// Waits for the transfer of a part, and checks that it moved all bytes and returned the piece.
 pub(crate) fn whole(fence: Fence, requested_bytes: u64, piece: &Scratch) -> Result<u64, TransferError> {
     let done_bytes = fence.wait()?;
     match done_bytes {
@@ -63,7 +65,7 @@ pub(crate) fn whole(fence: Fence, requested_bytes: u64, piece: &Scratch) -> Resu
     }
 }
 
-/// Returns where the first `len` bytes of a piece are.
+/// Returns the location of the first `len` bytes of a piece.
 fn first(piece: &Scratch, len: u64) -> HostSpan {
     piece.span().slice(Span::new(0, len))
 }
@@ -72,10 +74,10 @@ fn no_address(end: dml_core::CopyEnd<'_>) -> TransferError {
     TransferError::NoAddress { arena: end.arena.desc().name.clone() }
 }
 
-/// Moves parts to a device until there are none: one piece is filled while the other moves.
+/// Transfers parts to a device until none is left: one piece is filled while the other is in flight.
 fn write_parts(parts: &Parts, pieces: &mut [Scratch]) -> Result<u64, TransferError> {
     let mut moved_bytes = 0;
-    // Dropped before the pieces, so an error waits for what runs.
+    // Dropped before the pieces, so an error waits for transfers in flight.
     let mut running: Vec<Option<(Fence, u64)>> = pieces.iter().map(|_| None).collect();
     for slot in (0..pieces.len()).cycle() {
         if let Some((fence, len)) = running[slot].take() {
@@ -83,8 +85,8 @@ fn write_parts(parts: &Parts, pieces: &mut [Scratch]) -> Result<u64, TransferErr
         }
         let Some(part) = parts.next() else { break };
         let (from, len) = (part.source_host().ok_or_else(|| no_address(part.from()))?, part.len());
-        // SAFETY: the source is lent to the part, which lives. The piece is of this thread alone, and not lent: its last
-        // transfer has ended and returned it (3).
+        // SAFETY: the source is lent to the part, which is alive. Only this thread has the piece, and it is
+        // not lent: its last transfer has ended and returned it (3).
         unsafe { main_mem::copy(&from, &first(&pieces[slot], len)) };
         running[slot] = Some((part.write_from(&pieces[slot])?, len));
     }
@@ -96,7 +98,7 @@ fn write_parts(parts: &Parts, pieces: &mut [Scratch]) -> Result<u64, TransferErr
     Ok(moved_bytes)
 }
 
-/// Moves parts from a device until there are none: one piece is emptied while the other moves.
+/// Transfers parts from a device until none is left: one piece is emptied while the other is in flight.
 fn read_parts(parts: &Parts, pieces: &mut [Scratch]) -> Result<u64, TransferError> {
     let mut moved_bytes = 0;
     let mut running: Vec<Option<(Fence, CopyJob)>> = pieces.iter().map(|_| None).collect();
@@ -109,7 +111,8 @@ fn read_parts(parts: &Parts, pieces: &mut [Scratch]) -> Result<u64, TransferErro
         if let Some((fence, part)) = ended {
             moved_bytes += whole(fence, part.len(), &pieces[slot])?;
             let to = part.target_host().ok_or_else(|| no_address(part.to()))?;
-            // SAFETY: the target is lent to the part, which lives. The piece is of this thread alone, and not lent (3).
+            // SAFETY: the target is lent to the part, which is alive. Only this thread has the piece, and it
+            // is not lent (3).
             unsafe { main_mem::copy(&first(&pieces[slot], part.len()), &to) };
         }
         match parts.next() {
@@ -120,7 +123,8 @@ fn read_parts(parts: &Parts, pieces: &mut [Scratch]) -> Result<u64, TransferErro
     Ok(moved_bytes)
 }
 
-/// Moves parts from one device to another: one piece is read while the other is written. There are two pieces or more.
+/// Transfers parts between devices until none is left: one piece is read while another is written. Needs at
+/// least two pieces.
 fn relay_parts(parts: &Parts, pieces: &mut [Scratch]) -> Result<u64, TransferError> {
     let mut moved_bytes = 0;
     let mut writes: Vec<Option<(Fence, u64)>> = pieces.iter().map(|_| None).collect();
@@ -151,7 +155,7 @@ fn relay_parts(parts: &Parts, pieces: &mut [Scratch]) -> Result<u64, TransferErr
     Ok(moved_bytes)
 }
 
-/// The way of a copy through scratch memory.
+/// The direction of a staged copy.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     ToDevice,
@@ -160,7 +164,7 @@ enum Way {
 }
 
 impl Way {
-    /// Moves parts until there are none, or one fails.
+    /// Transfers parts until none is left, or one fails.
     fn run(self, parts: &Parts, pieces: &mut [Scratch]) -> Result<u64, TransferError> {
         match self {
             Self::ToDevice => write_parts(parts, pieces),
@@ -169,17 +173,17 @@ impl Way {
         }
     }
 
-    /// The number of pieces that one thread uses.
+    /// Returns the number of pieces that one thread uses.
     fn pieces(self) -> usize {
         match self {
             Self::ToDevice | Self::FromDevice => 2,
-            // One is read, one is written, and two wait for the slower device.
+            // One is read, one is written, and two are queued for the slower device.
             Self::Between => 4,
         }
     }
 }
 
-/// Copies on as many threads as there are pieces for. The first is the caller's.
+/// Copies on as many threads as there are pieces for, including the calling thread.
 fn copy_all(
     job: CopyJob,
     mut pieces: Vec<Scratch>,
@@ -204,7 +208,7 @@ fn copy_all(
     };
     let count = lanes.lock().len();
     Gate::open(&share, |gate| {
-        // A thread that does not begin leaves its parts to the others.
+        // If a helper cannot start, the other threads take its parts.
         for _ in 1..count {
             let gate = gate.clone();
             _ = Helpers::shared().call(move || gate.help(|| ()));
@@ -214,7 +218,7 @@ fn copy_all(
     done.into_inner().into_iter().sum()
 }
 
-/// What a staged copy needs.
+/// The pieces that were taken for a staged copy, with its direction.
 pub(crate) struct Taken {
     way: Way,
     pieces: Vec<Scratch>,
@@ -224,11 +228,11 @@ pub(crate) struct Taken {
 #[derive(Debug)]
 pub(crate) struct Staging {
     pub(crate) pool: Arc<ScratchPool>,
-    /// How many threads copy for one transfer.
+    /// The number of threads that copy for one transfer.
     pub(crate) copiers: usize,
-    /// What decides whether a copy of so many bytes by so many threads is staged.
+    /// Returns whether to stage a copy, from its bytes and the number of copying threads.
     pub(crate) pays: fn(u64, usize) -> bool,
-    /// The threads for copies to the device and from it.
+    /// The workers for copies to the device and from it.
     workers: [OnceLock<Option<Worker>>; 2],
 }
 
@@ -237,7 +241,7 @@ impl Staging {
         Self { pool: pool.clone(), copiers, pays, workers: Default::default() }
     }
 
-    /// Returns what a copy between host memory and a device needs, or `None` if it is better done without scratch memory.
+    /// Takes the pieces for a copy between host memory and a device; `None` if staging does not pay.
     pub(crate) fn take(&self, job: &CopyJob, locker: &Arc<dyn PageLocker>) -> Option<Taken> {
         let way = match (job.source_host().is_some(), job.target_host().is_some()) {
             (true, false) => Way::ToDevice,
@@ -251,7 +255,7 @@ impl Staging {
         (self.pays)(job.len(), pieces.len() / way.pieces()).then_some(Taken { way, pieces })
     }
 
-    /// Returns what a copy between two devices needs, or `None` if there is no scratch memory.
+    /// Takes the pieces for a copy between two devices; `None` if fewer than two are available.
     pub(crate) fn take_between(&self, lockers: [&Arc<dyn PageLocker>; 2]) -> Option<Taken> {
         let way = Way::Between;
         let pieces = self.pool.take(way.pieces(), &lockers);
@@ -259,14 +263,14 @@ impl Staging {
         (pieces.len() > 1).then_some(Taken { way, pieces })
     }
 
-    /// Starts a copy with what was taken for it.
+    /// Starts a copy with the pieces taken for it.
     pub(crate) fn copy(&self, job: CopyJob, Taken { way, pieces }: Taken) -> Fence {
         let piece_bytes = self.pool.piece_bytes();
         let copy = move || copy_all(job, pieces, piece_bytes, way);
         let worker = &self.workers[usize::from(matches!(way, Way::FromDevice))];
         match worker.get_or_init(|| Worker::start("staging").ok()) {
             Some(worker) => worker.run(copy),
-            // Without a thread the one that waits copies.
+            // Without a worker, the waiter copies.
             None => Fence::running(copy),
         }
     }

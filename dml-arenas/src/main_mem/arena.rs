@@ -1,4 +1,4 @@
-//! The arena: implements for main memory what core asks of one.
+//! The arena of main memory.
 
 use super::block::{HostBlock, Keeps};
 use super::memory::{self, ALIGN_BYTES, MAX_BYTES, Memory};
@@ -7,25 +7,25 @@ use dml_core::{
     DeviceSet, Fence, Fill, MapReport, MapRequest, NewBlock, TransferError, UnmapRequest,
 };
 
-/// The name of the one main memory of a platform.
+/// The name of a platform's main memory.
 pub(crate) const NAME: &str = "main_mem";
 const KIND: ArenaKind = ArenaKind("main_mem");
 
-/// Main memory: the memory that the processor sees.
+/// Main memory: the memory that the processor addresses.
 ///
-/// Main memory is the arena of host kernels and of the application's own storage. Every transfer of another backend
-/// begins or ends in it.
+/// Main memory is the arena of host kernels and of the application's own storage. Every transfer of another
+/// backend begins or ends in it.
 ///
 /// # Source
-/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.1: the arena whose native and remote
-/// devices are the same is always bimapped.
+/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.1: the arena whose native
+/// and remote devices are the same is always bimapped.
 #[derive(Debug)]
 pub struct MainMem {
     desc: ArenaDesc,
 }
 
 impl MainMem {
-    /// Makes the main memory of the processor `cpu`.
+    /// Creates the main memory of the processor `cpu`.
     #[must_use]
     pub fn new(cpu: DeviceId) -> Self {
         let desc = ArenaDesc::new(NAME, KIND, cpu)
@@ -55,8 +55,8 @@ impl Arena for MainMem {
             memory.ok_or_else(|| AllocError::OutOfMemory { arena: self.desc.name.clone(), bytes: len })?;
         let span = memory.span();
         let block = HostBlock::of(&self.desc, &span, Keeps::memory(memory));
-        // SAFETY: the block keeps the memory, all of whose bytes are zero (1). This arena touches them for requests of core
-        // alone (2). The memory was just made, and no other block is made of it (3).
+        // SAFETY: the block keeps the memory alive, and all its bytes are zero (1). This arena accesses them
+        // only for requests of core (2). The memory is new, and no other block names it (3).
         let host = unsafe { memory::shown(&span, block.clone()) };
         Ok(NewBlock::new(block).with_host(host))
     }
@@ -69,7 +69,7 @@ impl Arena for MainMem {
     }
 
     fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
-        // Whoever has the root's memory at an address of this process has it in main memory.
+        // Memory with an address in this process is accessible as main memory.
         let host = root
             .host()
             .ok_or_else(|| AllocError::unsupported(&self.desc, "sharing storage without an address"))?;

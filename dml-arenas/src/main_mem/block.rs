@@ -1,4 +1,4 @@
-//! Blocks that lie in host memory, and what every arena of such blocks does with them: main memory and shared memory.
+//! Blocks in host memory, and the operations that main memory and shared memory have in common.
 
 use super::memory::{self, Memory};
 use dml_core::sync::Arc;
@@ -15,8 +15,8 @@ pub(crate) struct HostBlock {
     page_locks: super::PageLocks,
     span: HostSpan,
     keeps: Keeps,
-    /// The name of the arena that made the block. The pointer is compared, so that arenas of the same name are
-    /// distinguished.
+    /// The name of the arena that made the block. It is compared by pointer, which distinguishes arenas of
+    /// the same name.
     arena: Arc<str>,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Debug for Keeps {
 }
 
 impl HostBlock {
-    /// Makes a block of the arena that `desc` describes.
+    /// Creates a block of the arena that `desc` describes.
     pub(crate) fn of(desc: &ArenaDesc, span: &HostSpan, keeps: Keeps) -> BlockRef {
         Arc::new(Self {
             #[cfg(any(feature = "cuda", feature = "opencl"))]
@@ -72,7 +72,7 @@ impl HostBlock {
     }
 
     pub(crate) fn copy_in(desc: &ArenaDesc, copy: &CopyIn) -> Fence {
-        // SAFETY: core has lent both until `copy` is dropped: the source, and the block's bytes.
+        // SAFETY: core has lent the source and the block's bytes until `copy` is dropped.
         unsafe { memory::copy(copy.from().span(), &Self::bytes(desc, copy.block(), copy.span())) };
         Fence::done(copy.len())
     }
@@ -90,7 +90,7 @@ impl HostBlock {
     }
 }
 
-/// Returns the page locks of a block of host memory, and where it is. `None` for a block of another arena.
+/// Returns the page locks of a block of host memory, and its span; `None` for a block of another arena.
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 pub(crate) fn page_locks(block: &BlockRef) -> Option<(&super::PageLocks, &HostSpan)> {
     block.downcast_ref::<HostBlock>().map(|block| (&block.page_locks, &block.span))

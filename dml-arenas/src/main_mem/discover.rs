@@ -11,7 +11,8 @@ pub(crate) const CPU: &str = "cpu";
 /// Adds the device `cpu` and the arena `main_mem`.
 ///
 /// # Errors
-/// [`DiscoverError::BadLimit`] where the options limit `cpu` to no thread, or to more threads than the machine has.
+/// [`DiscoverError::BadLimit`] where the options limit `cpu` to no thread, or to more threads than the
+/// machine has.
 pub(crate) fn discover(
     builder: &mut PlatformBuilder,
     options: &DiscoverOptions,
@@ -30,12 +31,12 @@ pub(crate) fn discover(
     Ok(builder.add_arena(Arc::new(MainMem::new(native))))
 }
 
-/// The number of threads that this process may use at once.
+/// Returns the number of threads that this process may use at once.
 pub(crate) fn threads() -> u32 {
     std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
 }
 
-/// The vendor's name of the processor.
+/// Returns the vendor's name of the processor.
 pub(crate) fn description() -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     model_name(&cpuinfo).map_or_else(|| format!("{} processor", std::env::consts::ARCH), str::to_owned)

@@ -8,12 +8,12 @@ use std::ptr::NonNull;
 
 /// The alignment of every allocation, in bytes: that of a cache line, and of the widest vector register.
 pub(crate) const ALIGN_BYTES: u64 = 64;
-/// The size above which an allocation gets pages of its own.
+/// Size above which an allocation gets its own pages, in bytes.
 const OWN_PAGES_ABOVE_BYTES: usize = 4 << 20;
-/// The size, and so the alignment, of a huge page.
+/// The size and alignment of a huge page, in bytes.
 #[cfg(target_os = "linux")]
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// The largest size of one allocation: what a pointer offset can express, less room to align.
+/// Maximum size of one allocation, in bytes: the largest pointer offset, less room to align.
 pub(crate) const MAX_BYTES: u64 = isize::MAX as u64 - (4 << 20);
 
 /// Owned zeroed host memory at a fixed address.
@@ -37,15 +37,15 @@ enum Origin {
     Pages { base: NonNull<u8>, mapped_bytes: usize },
 }
 
-// SAFETY: the memory is owned and reached only by address; who may touch which bytes when is decided by the abstract
-// machine, not by which thread owns this value.
+// SAFETY: the value owns the memory and gives out only its address. Core decides which code may access which
+// bytes, whatever thread owns this value.
 unsafe impl Send for Memory {}
 // SAFETY: as above; no method of `&Memory` reads or writes the bytes.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Allocates `len` zero bytes, or returns `None` where that fails. The operating system zeroes large memory when a
-    /// thread first touches it.
+    /// Allocates `len` zero bytes; `None` if that fails. The operating system zeroes large memory on first
+    /// touch.
     pub(crate) fn zeroed(len: usize) -> Option<Self> {
         if len == 0 {
             return Some(Self::new(dangling(), len, Origin::Nothing));
@@ -72,11 +72,11 @@ impl Memory {
 
     #[cfg(target_os = "linux")]
     fn pages(len: usize) -> Option<Self> {
-        // The address space includes room for the alignment; untouched pages cost no memory.
+        // The address space includes room for the alignment. Untouched pages cost no memory.
         let mapped_bytes = len.checked_add(HUGE_PAGE_BYTES)?;
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice affects no existing memory.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return None;
@@ -85,8 +85,8 @@ impl Memory {
         let padding = base.as_ptr().align_offset(HUGE_PAGE_BYTES);
         // SAFETY: the padding is less than a huge page, by which the mapping is longer than `len`.
         let ptr = unsafe { base.add(padding) };
-        // SAFETY: the range lies in the mapping just made and begins at a page. The advice may be refused (a kernel
-        // without huge pages), which changes the speed and nothing else.
+        // SAFETY: the range lies in the new mapping and begins at a page. A kernel without huge pages may
+        // refuse the advice, which only affects the speed.
         let _ = unsafe { libc::madvise(ptr.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
         Some(Self::new(ptr, len, Origin::Pages { base, mapped_bytes }))
     }
@@ -96,7 +96,7 @@ impl Memory {
         Self::heap(len)
     }
 
-    /// The address and length of the memory.
+    /// Returns the address and length of the memory.
     pub(crate) fn span(&self) -> HostSpan {
         tracked_span(self.ptr, self.len, &self.tracker)
     }
@@ -109,18 +109,18 @@ pub(crate) fn host_span(ptr: NonNull<u8>, len: usize) -> HostSpan {
 }
 
 fn tracked_span(ptr: NonNull<u8>, len: usize, tracker: &Tracker) -> HostSpan {
-    // SAFETY: a span gives no access; the memory made of it is forgotten before this returns.
+    // SAFETY: a span gives no access, and the temporary memory is dropped before this function returns.
     let memory = unsafe { HostMemory::new(ptr, len, Arc::new(())) };
     memory.tracked_by(tracker).span().clone()
 }
 
-/// Makes the memory of a block that core gets.
+/// Creates core's handle to the memory of a block.
 ///
 /// # Safety
-/// 1. As [`HostMemory::new`] asks for the bytes that the span names.
+/// 1. The obligations of [`HostMemory::new`] hold for the bytes of the span.
 pub(crate) unsafe fn shown(span: &HostSpan, block: Arc<dyn Any + Send + Sync>) -> HostMemory {
     let ptr = NonNull::new(span.as_ptr()).unwrap_or(dangling());
-    // SAFETY: as the caller answers for (1).
+    // SAFETY: guaranteed by the caller (1).
     unsafe { HostMemory::new(ptr, span.len() as usize, block) }.tracked_by(&span.tracker())
 }
 
@@ -136,11 +136,11 @@ impl Drop for Memory {
         self.tracker.free();
         match self.origin {
             Origin::Nothing => {}
-            // SAFETY: allocated with this very layout in `heap`, and freed once, here.
+            // SAFETY: allocated with this layout in `heap`, and freed only here.
             Origin::Heap(layout) => unsafe { dealloc(self.ptr.as_ptr(), layout) },
             #[cfg(target_os = "linux")]
             Origin::Pages { base, mapped_bytes } => {
-                // SAFETY: exactly the mapping made in `pages`, unmapped once, here.
+                // SAFETY: exactly the mapping made in `pages`, unmapped only here.
                 let _ = unsafe { libc::munmap(base.as_ptr().cast(), mapped_bytes) };
             }
         }
@@ -150,8 +150,8 @@ impl Drop for Memory {
 /// Copies all of `from` to the start of `to`.
 ///
 /// # Safety
-/// 1. Both are live. Meanwhile nothing writes `from`, and nothing else touches `to`; both hold for memory that core
-///    lends.
+/// 1. Both are live. During the call, nothing writes `from`, and nothing else accesses `to`. Both hold for
+///    memory that core lends.
 ///
 /// # Panics
 /// When `to` is shorter than `from`.
@@ -159,21 +159,21 @@ pub(crate) unsafe fn copy(from: &HostSpan, to: &HostSpan) {
     assert!(from.len() <= to.len(), "copy of {} bytes into {}", from.len(), to.len());
     from.note_read();
     to.note_write();
-    // SAFETY: live for their lengths, and exclusive as far as needed (1). `copy` allows an overlap.
+    // SAFETY: live for their lengths, and exclusive as far as needed (1). `ptr::copy` allows an overlap.
     unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), from.len() as usize) }
 }
 
-/// Sets every byte of `to`.
+/// Sets every byte of `to` to `byte`.
 ///
 /// # Safety
-/// 1. `to` is live, and nothing else touches it meanwhile.
+/// 1. `to` is live, and nothing else accesses it during the call.
 pub(crate) unsafe fn fill(to: &HostSpan, byte: u8) {
     to.note_write();
     // SAFETY: live for its length, and exclusive (1).
     unsafe { std::ptr::write_bytes(to.as_ptr(), byte, to.len() as usize) }
 }
 
-/// What this process has mapped, for tests of what goes with its owner.
+/// The size of this process's mappings, for tests that memory is returned.
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) mod testing {
     /// Returns the size of the address space in use, in bytes.
@@ -198,7 +198,7 @@ mod tests {
             let span = memory.span();
             assert_eq!(span.len(), len as u64);
             assert!((span.as_ptr() as u64).is_multiple_of(ALIGN_BYTES), "{len} bytes");
-            // SAFETY: this test alone has the memory, which lives.
+            // SAFETY: only this test uses the memory, which is live.
             let byte = |index| unsafe { *span.as_ptr().add(index) };
             for index in (0..len).step_by(4093).chain(len.checked_sub(1)) {
                 assert_eq!(byte(index), 0, "byte {index} of {len}");
@@ -221,11 +221,11 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn what_is_dropped_is_given_back() {
-        /// Nobody touches it, so it is address space and no more.
+        /// Never touched, so it takes only address space.
         const EACH_BYTES: usize = 1 << 30;
         const TIMES: usize = 4096;
         let before = mapped_bytes();
-        // Other tests may map something meanwhile, but not a part of this.
+        // Other tests may map memory concurrently, but far less than this.
         for _ in 0..TIMES {
             drop(Memory::zeroed(EACH_BYTES).expect("nothing of it is touched"));
         }

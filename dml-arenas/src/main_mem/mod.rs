@@ -5,14 +5,14 @@
 //!         ──▶ pages of their own, 2 MiB aligned, huge where the kernel agrees   (above)
 //!   attach ─▶ the application's Vec<T> or Box<[T]>, which detach gives back
 //! ```
-//! The native device and the remote device are both the processor. So the memory is accessible in every map state, and
-//! core never asks to map or unmap it. Copies and fills are done when the call returns.
+//! The native device and the remote device are both the processor. So the memory is accessible in every map
+//! state, and core never asks to map or unmap it. Copies and fills are done when the call returns.
 //!
-//! The memory is private to the process. A fork has a copy, and nothing that the fork does to the copy affects its
-//! parent. Attached storage behaves in a fork as the application made it.
+//! The memory is private to the process. A fork has a copy, and nothing that the fork does to the copy
+//! affects its parent. Attached storage behaves in a fork as the application made it.
 //!
-//! Main memory can be bound to storage of another arena that has an address in this process, such as shared memory. Then
-//! host kernels work there.
+//! Main memory can be bound to storage of another arena that has an address in this process, such as shared
+//! memory. Then host kernels work there.
 //!
 //! Main memory adds no links: there is only one main memory, and the other backends add links to it.
 

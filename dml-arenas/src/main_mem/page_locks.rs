@@ -1,11 +1,11 @@
-//! Page locks: what drivers hold on the memory of a block, so that their devices transfer it at the link's speed.
+//! Page locks, which drivers hold on a block's memory so that their devices transfer it at the link's speed.
 //!
 //! ```text
-//!   transfers add up ──▶ enough that a lock would have paid ──▶ made, without the lock of the record ──▶ held
-//!                                                                       └──▶ refused: tried again when further transfers would have paid for it
-//!   the block goes ──▶ its page locks go, before its memory
+//!   transfers add up ──▶ a lock would have paid ──▶ made, without the mutex of the records ──▶ held
+//!                                                    └──▶ refused: retried after as many more transfers
+//!   the block is dropped ──▶ its page locks are dropped, before its memory
 //! ```
-//! 1. One transfer at a time makes a page lock. Others of the same block go on without it meanwhile.
+//! 1. One transfer at a time makes a page lock. Other transfers of the same block proceed without it.
 //! 2. The locks of all blocks together stay below the limit of a [`PageLockBudget`].
 
 use dml_core::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use dml_core::sync::{Arc, Mutex};
 use std::any::Any;
 use std::fmt;
 
-/// The memory that drivers may lock for one platform.
+/// The budget of memory that drivers may lock for one platform.
 #[derive(Debug)]
 pub(crate) struct PageLockBudget {
     limit_bytes: u64,
@@ -41,7 +41,7 @@ impl PageLockBudget {
     }
 }
 
-/// A part of a budget, until it is dropped.
+/// A part of a budget, held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Arc<PageLockBudget>,
@@ -61,24 +61,24 @@ pub(crate) struct PageLocks(Mutex<Vec<Entry>>);
 #[derive(Debug)]
 struct Entry {
     holder: u64,
-    /// What the holder's transfers have cost without a lock.
+    /// Total cost of the holder's transfers without a lock, in the unit that `pays` expects.
     lost: u64,
     lock: Lock,
 }
 
-/// Whether a lock is to be made.
+/// What a transfer does about its holder's lock.
 enum Due {
-    /// The caller makes it.
+    /// The caller makes the lock.
     Now,
-    /// There is one.
+    /// There is a lock.
     Made,
-    /// It does not pay yet, or another transfer makes it.
+    /// A lock does not pay yet, or another transfer is making it.
     Later,
 }
 
 enum Lock {
     None,
-    /// A transfer makes it.
+    /// A transfer is making the lock.
     Settled,
     Held {
         _lock: Box<dyn Any + Send>,
@@ -97,9 +97,11 @@ impl fmt::Debug for Lock {
 }
 
 impl PageLocks {
-    /// Notes that `holder` transfers some of the block, at a cost of `lost` if there is no lock, and calls `make` if this is the
-    /// transfer at which a lock of all `block_bytes` bytes begins to pay. `pays` is given the cost of all transfers so far. `make` returns what keeps the pages locked until it is dropped. Returns
-    /// whether the pages are locked then.
+    /// Records a transfer of `holder`, which costs `lost` without a lock, and makes a lock once that pays.
+    /// Returns whether the pages are then locked.
+    ///
+    /// `pays` receives the cost of all transfers so far, and decides whether to lock all `block_bytes` bytes.
+    /// `make` makes the lock and returns its guard, which keeps the pages locked until it is dropped.
     pub(crate) fn transfer(
         &self,
         (holder, budget): (u64, &Arc<PageLockBudget>),
@@ -113,7 +115,7 @@ impl PageLocks {
             Due::Later => return false,
         }
         let Some(share) = budget.take(block_bytes) else {
-            // Other blocks may go, and leave room for a later transfer.
+            // Other blocks may be dropped, and leave room for a later transfer.
             self.settle(holder, Lock::None);
             return false;
         };
@@ -125,7 +127,7 @@ impl PageLocks {
         true
     }
 
-    /// Returns whether the lock of `holder` is to be made now, by the caller.
+    /// Records the cost of a transfer. Returns whether the caller is to make the lock of `holder` now.
     fn due(&self, holder: u64, lost: u64, pays: impl FnOnce(u64) -> bool) -> Due {
         let mut entries = self.0.lock();
         let index = entries.iter().position(|entry| entry.holder == holder).unwrap_or_else(|| {
@@ -146,7 +148,8 @@ impl PageLocks {
         Due::Now
     }
 
-    /// Has the transfers count anew: whoever is refused for ever tries no more often than a lock would have paid.
+    /// Resets the cost after a refusal, so that a lock that is always refused is only retried when it would
+    /// have paid again.
     fn refused(&self, holder: u64) {
         let mut entries = self.0.lock();
         if let Some(entry) = entries.iter_mut().find(|entry| entry.holder == holder) {
@@ -177,7 +180,7 @@ mod tests {
     const ONE: u64 = 1;
     const TWO: u64 = 2;
 
-    /// A lock that says when it is gone.
+    /// A lock that records that it was dropped.
     struct Gone(Arc<AtomicBool>);
 
     impl Drop for Gone {
@@ -219,7 +222,7 @@ mod tests {
         drop(blocks.next());
         let last = blocks.next_back().unwrap();
         assert!(lock(&last));
-        assert!(last.is_held(ONE), "what a block had is free again");
+        assert!(last.is_held(ONE), "a dropped block returns its share");
         let whole = PageLockBudget::new(400);
         let block = PageLocks::default();
         block.transfer((ONE, &whole), (400, 400), |_| true, made);
@@ -244,7 +247,7 @@ mod tests {
     fn others_go_on_while_a_lock_is_made() {
         let (locks, budget) = (PageLocks::default(), PageLockBudget::new(400));
         let make = || {
-            // Another transfer of the block, at the same moment.
+            // A concurrent transfer of the same block.
             assert!(!locks.transfer((ONE, &budget), (400, 400), |_| true, never));
             made()
         };

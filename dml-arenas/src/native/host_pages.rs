@@ -1,21 +1,21 @@
-//! Bytes of the host that begin at a page, as drivers ask of memory that a device is to use in place.
+//! Page-aligned host memory, as drivers require for memory that a device uses in place.
 
 use bytemuck::{Pod, Zeroable};
 use std::ops::{Deref, DerefMut};
 
-/// The bytes of a page.
+/// Size of a page, in bytes.
 const PAGE_BYTES: usize = 4096;
 
 #[derive(Clone, Copy)]
 #[repr(C, align(4096))]
 struct Page([u8; PAGE_BYTES]);
 
-// SAFETY: bytes without padding: the alignment is the size.
+// SAFETY: an array of bytes without padding, because the alignment equals the size.
 unsafe impl Zeroable for Page {}
-// SAFETY: as above; any bytes are a page.
+// SAFETY: as above; any bytes are a valid page.
 unsafe impl Pod for Page {}
 
-/// So many bytes, from the beginning of a page on.
+/// Bytes that begin at a page boundary.
 pub(crate) struct HostPages {
     pages: Vec<Page>,
     len: usize,

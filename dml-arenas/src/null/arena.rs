@@ -11,7 +11,8 @@ use dml_core::{
     ViewError,
 };
 
-/// An arena that records every call, checks that core may make it, and, if backed, carries it out in host memory.
+/// An arena that records every call and checks that core may make it. If backed, it carries the call out in
+/// host memory.
 ///
 /// # Panics
 /// Every method of its [`Arena`] implementation panics when the contract forbids the call.
@@ -25,14 +26,14 @@ pub struct Null {
 }
 
 impl Null {
-    /// Makes an arena without bytes: copies succeed and move nothing.
+    /// Creates an arena without bytes: copies succeed and move nothing.
     #[must_use]
     pub fn new(desc: ArenaDesc) -> Self {
         let books = Arc::new(Books::new(desc.name.clone()));
         Self { desc, host: DeviceId(0), is_backed: false, refuses_mapped_free: false, books }
     }
 
-    /// Makes an arena whose blocks are host memory, so that data really moves.
+    /// Creates an arena whose blocks are host memory, so that data really moves.
     #[must_use]
     pub fn backed(desc: ArenaDesc) -> Self {
         Self { is_backed: true, ..Self::new(desc) }
@@ -52,25 +53,25 @@ impl Null {
         self
     }
 
-    /// Every call so far, in order.
+    /// Returns every call so far, in order.
     #[must_use]
     pub fn calls(&self) -> Vec<Call> {
         self.books.calls()
     }
 
-    /// Returns every call since the last time, in order, and forgets them.
+    /// Removes and returns the recorded calls, in order.
     #[must_use]
     pub fn take_calls(&self) -> Vec<Call> {
         self.books.take_calls()
     }
 
-    /// The number of blocks that were made and neither freed nor dropped.
+    /// Returns the number of blocks that were made and neither freed nor dropped.
     #[must_use]
     pub fn live_blocks(&self) -> usize {
         self.books.live_blocks()
     }
 
-    /// The number of a block in this arena's [`Call`]s.
+    /// Returns the number of a block in this arena's [`Call`]s.
     ///
     /// # Panics
     /// When the block belongs to another arena.
@@ -101,9 +102,9 @@ impl Null {
         let Some(block) = block else { return Ok(out) };
         let bytes = self.granted(block, span);
         bytes.note_read();
-        // SAFETY: the block's bytes are live and initialised, `slice` has checked their number, and `out` is as long. They
-        // are granted, so nobody else writes them (I-1, I-4), and the holder's own views of them are for reading while
-        // `grants` is borrowed shared.
+        // SAFETY: the block's bytes are live and initialised, `slice` has checked their number, and `out` is
+        // as long. They are granted, so no other code writes them (I-1, I-4). The holder's own views of them
+        // are read-only while `grants` is borrowed shared.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.as_mut_ptr(), out.len()) };
         Ok(out)
     }
@@ -124,9 +125,9 @@ impl Null {
         let Some(block) = block else { return Ok(()) };
         let target = self.granted(block, span);
         target.note_write();
-        // SAFETY: the block's bytes are live, `slice` has checked their number, and `bytes` is as long. They are granted for
-        // writing, so nobody else touches them (I-1), and the holder has no view of them while `grants` is borrowed
-        // exclusively.
+        // SAFETY: the block's bytes are live, `slice` has checked their number, and `bytes` is as long. They
+        // are granted for writing, so no other code accesses them (I-1). The holder has no view of them while
+        // `grants` is borrowed exclusively.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target.as_ptr(), bytes.len()) };
         Ok(())
     }
@@ -185,7 +186,7 @@ impl Null {
         }
     }
 
-    /// Records a change of map state for `device`, and checks that core may ask for it.
+    /// Records a change of map state for `device`, and checks that core may request it.
     fn remap(&self, own: &NullBlock, device: DeviceId, target: MapState, call: Call) -> MapState {
         self.books.on(own.number, call, |entry| {
             if self.desc.is_always_bimapped() {
@@ -205,7 +206,7 @@ impl Null {
         })
     }
 
-    /// Makes the report of a change. A host that gets access is shown the bytes.
+    /// Returns the report of a change, with the memory if the host gets access.
     fn report(&self, block: &BlockRef, state: MapState, is_shown: bool) -> MapReport {
         let is_let_in = state.remotes().contains(self.host) && !is_shown;
         let own = (block.clone() as Arc<dyn std::any::Any + Send + Sync>).downcast::<NullBlock>();
@@ -213,8 +214,8 @@ impl Null {
         MapReport { state, host }
     }
 
-    /// Returns whether core has the memory of a mapping that goes on. For a mapping that ends, checks that core gave
-    /// the memory back.
+    /// Returns whether core still has the host's memory after a change. If the host's mapping ends, checks
+    /// that core gave the memory back.
     fn take_back(
         &self,
         own: &NullBlock,

@@ -35,8 +35,9 @@ impl NullBlock {
     /// Returns the block's bytes as memory for core, if the arena is backed.
     pub(super) fn memory(self: &Arc<Self>) -> Option<HostMemory> {
         let span = self.span.as_ref()?;
-        // SAFETY: the block keeps its bytes, or what it is over (1). The arena touches them for requests of core and kernels
-        // under grants alone (2). It hands out those of this block alone (3).
+        // SAFETY: the block keeps its memory alive, or the storage that it uses (1). The arena accesses that
+        // only for requests of core and for kernels under grants (2). It hands out only the bytes of this
+        // block (3).
         Some(unsafe { shown(span, self.clone()) })
     }
 
@@ -70,7 +71,7 @@ impl Block for NullBlock {
 
 impl Drop for NullBlock {
     fn drop(&mut self) {
-        // A thread must not take a lock of a model while it unwinds.
+        // A thread must not take a lock of a loom model while it unwinds.
         if !std::thread::panicking() && self.books.strike(self.number).is_some() {
             self.count_as_bound(-1);
         }

@@ -14,7 +14,7 @@ pub enum Call {
     Alloc { block: u64, len: u64 },
     /// Storage of the application was attached.
     Attach { block: u64, len: u64 },
-    /// Storage of another block is shared.
+    /// Storage of another block was shared.
     Bind { block: u64, len: u64 },
     /// A block was freed.
     Free { block: u64 },

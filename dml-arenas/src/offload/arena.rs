@@ -1,4 +1,4 @@
-//! The arena: implements for a worker's memory what core asks of one.
+//! The arena of a worker's memory: implements core's [`Arena`] for it.
 
 use super::block::OffloadBlock;
 use super::device::OffloadDevice;
@@ -17,33 +17,36 @@ use std::task::{Poll, Waker};
 
 const KIND: ArenaKind = ArenaKind("offload");
 
-/// The calling thread makes transfers up to this size itself, because handing them to another thread would take longer.
+/// Largest transfer that the calling thread makes at once, in bytes. Handing a shorter one to another thread
+/// would take longer.
 const AT_ONCE_BYTES: u64 = 64 << 10;
 
 /// The memory of one coprocessor.
 ///
-/// No other device reaches this memory. Transfers bring bytes in and out, each with a single copy. A block that is bound
-/// to shared memory ([`SharedArena`](crate::SharedArena)) lies there instead, and its bytes need no transfer.
+/// No other device reaches this memory. Transfers bring bytes in and out, each with a single copy. A block
+/// that is bound to shared memory ([`SharedArena`](crate::SharedArena)) lies there instead, and its bytes
+/// need no transfer.
 ///
 /// # Source
-/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.1, for the arena; "Algorithmic scheme for hybrid computing with
-/// CPU, Xeon-Phi/MIC and GPU devices on a single machine", section 3.2, for the offload model.
+/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.1, for the arena;
+/// "Algorithmic scheme for hybrid computing with CPU, Xeon-Phi/MIC and GPU devices on a single machine",
+/// section 3.2, for the offload model.
 #[derive(Debug)]
 pub struct OffloadArena {
     desc: ArenaDesc,
     device: Arc<OffloadDevice>,
-    /// Launched kernels; the other two pipelines are for long transfers in each direction that are polled.
+    /// Runs the launched functions. The other two pipelines make long polled transfers, one per direction.
     runs: Pipeline,
     inward: Arc<Pipeline>,
     outward: Arc<Pipeline>,
 }
 
 impl OffloadArena {
-    /// Makes the arena of `device`, which the platform knows as `native`. The arena stops the device when it is
-    /// dropped, even if other references to the device remain.
+    /// Makes the arena of `device`, which the platform knows as `native`. The arena stops the device when it
+    /// is dropped, even if other references to the device remain.
     #[must_use]
     pub fn new(device: Arc<OffloadDevice>, native: DeviceId) -> Self {
-        // In storage of its own the worker is alone. Storage that it shares is coherent.
+        // Only the worker's functions use its own memory. Shared memory is coherent.
         let concurrency = match device.shared() {
             Some(_) => Concurrency::BimapFull,
             None => Concurrency::Exclusive,
@@ -56,23 +59,23 @@ impl OffloadArena {
         Self { desc, device, runs, inward, outward }
     }
 
-    /// The device, which has the functions, the pipelines and the reason of a loss.
+    /// Returns the device, which has the functions, the pipelines and the cause of a loss.
     #[must_use]
     pub fn device(&self) -> &Arc<OffloadDevice> {
         &self.device
     }
 
-    /// Runs a function over the items, after the functions launched before. The fence waits for its end and reports
-    /// zero bytes.
+    /// Runs a function over the items, after all functions launched earlier. The fence ends with the function
+    /// and reports zero bytes.
     ///
     /// # Safety
-    /// 1. Until the fence has ended, the parts are granted to the caller: for writing where the function may write them. The
-    ///    worker lends them to the function as slices.
-    /// 2. If the worker shares memory with this process, the function touches nothing of that memory but the parts.
+    /// 1. Until the fence has ended, the caller holds a grant of the parts, for writing where the function
+    ///    may write them. The worker passes them to the function as slices.
+    /// 2. If the worker shares memory with this process, the function accesses no bytes of that memory
+    ///    outside the parts.
     ///
     /// # Errors
-    /// [`OffloadError`] for an impossible call, or for a lost device. As the error of a fence it becomes a
-    /// [`TransferError`].
+    /// [`OffloadError`] for an invalid call, or for a lost device. A fence reports it as a [`TransferError`].
     pub unsafe fn launch(
         &self,
         function: &Function,
@@ -119,8 +122,8 @@ impl OffloadArena {
     }
 }
 
-/// A long transfer. A thread that blocks for it makes the transfer itself, because waking another thread would take
-/// longer. For a thread that polls it, a pipeline makes the transfer.
+/// A long transfer. A thread that waits for it makes the transfer itself, because waking another thread would
+/// take longer. If it is polled instead, a pipeline makes the transfer.
 enum Long {
     Asked(Asked),
     Begun(Box<dyn Completion>),
@@ -131,7 +134,7 @@ enum Long {
 struct Asked {
     pipeline: Arc<Pipeline>,
     transfer: Transfer,
-    /// Keeps the worker's pages of the transfer.
+    /// Keeps the pages of the transfer allocated.
     block: BlockRef,
 }
 
@@ -163,7 +166,7 @@ impl Completion for Long {
 
     fn has_ended(&self) -> bool {
         match self {
-            // Whoever waits makes the transfer.
+            // The transfer begins only when it is waited for or polled.
             Self::Asked(_) => false,
             Self::Begun(completion) => completion.has_ended(),
             Self::Over => true,
@@ -173,7 +176,8 @@ impl Completion for Long {
 
 impl Drop for OffloadArena {
     fn drop(&mut self) {
-        // All blocks are dropped before their platform, but a pipeline of the application may still hold the device.
+        // All blocks are dropped before their platform, but a pipeline of the application may still hold a
+        // reference to the device.
         self.device.stop();
     }
 }
@@ -193,7 +197,7 @@ impl Arena for OffloadArena {
         let out_of_memory = || AllocError::OutOfMemory { arena: arena.clone(), bytes: len };
         let pages = self.device.heap().take(len).ok_or_else(out_of_memory)?;
         let block = OffloadBlock::new(self.device.clone(), pages, len);
-        // If this fails, dropping the block gives the pages back.
+        // If this fails, dropping the block frees the pages.
         self.device.transport().reserve(pages).map_err(|_| out_of_memory())?;
         Ok(NewBlock::new(Arc::new(block)))
     }

@@ -1,4 +1,4 @@
-//! A block: some pages of a worker's memory, or a part of the memory that it shares.
+//! Blocks: pages of a worker's own memory, or a range of the memory that it shares.
 
 use super::device::OffloadDevice;
 use super::message::Memory;
@@ -6,7 +6,7 @@ use super::transfer::Place;
 use dml_core::sync::Arc;
 use dml_core::{Backing, Block, BlockRef, NativeHandle, Span};
 
-/// Bytes in a memory that a worker maps.
+/// A block in a memory that a worker maps.
 #[derive(Debug)]
 pub(super) struct OffloadBlock {
     device: Arc<OffloadDevice>,
@@ -17,7 +17,7 @@ pub(super) struct OffloadBlock {
 /// Where the bytes of a block are.
 #[derive(Debug)]
 enum Storage {
-    /// Pages of the worker's own memory, by their offset in bytes, given back when the last reference is dropped.
+    /// Pages of the worker's own memory, as a span of byte offsets. They are freed with the block.
     Pages(Span),
     /// A part of the shared memory, which belongs to another block.
     Bound { part: Span, backing: Backing },
@@ -29,7 +29,7 @@ impl OffloadBlock {
         Self { device, storage: Storage::Pages(pages), len }
     }
 
-    /// Makes a block over storage of the memory that the device's worker shares; `None` for any other storage.
+    /// Makes a block over storage in the memory that the device's worker shares; `None` for other storage.
     pub(super) fn bind(device: &Arc<OffloadDevice>, root: &Backing) -> Option<Self> {
         let part = device.shared()?.part_of(root.host()?)?;
         let storage = Storage::Bound { part, backing: root.clone() };
@@ -72,7 +72,7 @@ impl Block for OffloadBlock {
         self.len
     }
 
-    /// The address in the memory that the block lies in, counted from the start of that memory.
+    /// Returns the offset of the block in its memory, in bytes.
     fn native(&self) -> NativeHandle {
         NativeHandle(self.whole().span.start() as usize)
     }

@@ -5,13 +5,13 @@
 //!               └──────────────────▶ lost     in a fork
 //! ```
 //! 1. A lost device stays lost: a new worker is a new device.
-//! 2. When a device is lost, its worker is ended, and every waiter gets an error. If the worker shares memory, nobody
-//!    hears of the loss before the process has ended: until then it could write what others are granted. If it does not
-//!    end in time, that memory is lost with it.
-//! 3. The owner trusts nothing that a worker sends: it decodes each reply and compares it with the question. A reply
-//!    never names memory; the owner decides where payload goes.
-//! 4. A fork of the owner's process has lost the device. Nothing in the fork reaches the worker or its memory, and the
-//!    fork calls nothing of the transport but its destructor.
+//! 2. When a device is lost, its worker is ended, and every waiter gets an error. If the worker shares
+//!    memory, no waiter hears of the loss before the process has ended. Until then it could write bytes that
+//!    are granted to other kernels. If it does not end in time, that memory is lost with it.
+//! 3. The owner trusts nothing that a worker sends: it decodes each reply and checks that it fits the
+//!    command. A reply never names memory; the owner decides where payload goes.
+//! 4. A fork of the owner's process has lost the device. Nothing in the fork reaches the worker or its
+//!    memory, and the fork calls nothing of the transport but its destructor.
 
 use super::error::{Loss, OffloadError};
 use super::message::{Command, LIMIT_BYTES, Memory, Reply};
@@ -32,26 +32,26 @@ use std::time::{Duration, Instant};
 
 /// The default time limit of a run.
 pub const TIME_LIMIT: Duration = Duration::from_secs(300);
-/// How long to wait, after a connection closes, for the report that its process ended.
+/// Longest wait, after a connection closes, for the report that its process ended.
 const END_DELAY: Duration = Duration::from_millis(500);
 
-/// How long to wait for the end of a killed worker that shares memory, before that memory is given up.
+/// Longest wait for the end of a killed worker that shares memory. After it, that memory is lost too.
 const KILLED_LIMIT: Duration = if cfg!(test) { Duration::from_secs(5) } else { CONTROL_LIMIT };
 
-/// How a worker is to be started.
+/// Options for starting a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerOptions {
     /// The program: one that calls [`hook`](super::hook) first thing in `main`, or `dml-offload-worker`.
     pub program: PathBuf,
-    /// How many threads the functions may use, at least 1. The worker tells each function, but does not enforce the
-    /// number.
+    /// Number of threads that a function may use, at least 1. C functions and common thread pools receive the
+    /// number, but it is not enforced.
     pub threads: u32,
-    /// The cores its threads are kept on, as the operating system numbers them; empty for any.
+    /// Cores that the worker's threads are pinned to, as the operating system numbers them; empty for any.
     pub pins: Vec<u32>,
-    /// The size of its memory, in bytes. Pages are reserved when blocks are allocated.
+    /// The size of the worker's memory, in bytes. Pages are reserved when blocks are allocated.
     pub memory_bytes: u64,
-    /// How long a run may take before its worker counts as hung; `None` for as long as it likes.
+    /// Time limit of a run, after which its worker counts as hung; `None` for no limit.
     pub time_limit: Option<Duration>,
 }
 
@@ -63,11 +63,11 @@ impl WorkerOptions {
     }
 }
 
-/// The longest device name, in bytes, that every use of the name accepts.
+/// Longest device name that all uses of the name accept, in bytes.
 const NAME_LIMIT_BYTES: usize = 200;
 
 impl WorkerOptions {
-    /// Rejects impossible options before they cause a less clear error elsewhere.
+    /// Rejects invalid options, which would cause a less clear error elsewhere.
     fn check(&self, name: &str) -> Result<(), OffloadError> {
         let is_name = (1..=NAME_LIMIT_BYTES).contains(&name.len()) && !name.contains('\0');
         let reason = match (is_name, self.threads, self.memory_bytes) {
@@ -82,8 +82,8 @@ impl WorkerOptions {
 
 /// A coprocessor: a worker with a memory and functions of its own.
 ///
-/// The worker ends when the last reference is dropped, and when this process ends in any way. In a fork of this process
-/// the device is lost ([`Loss::Forked`]); in this process it goes on.
+/// The worker ends when the last reference is dropped, and when this process ends in any way. In a fork of
+/// this process the device is lost ([`Loss::Forked`]); in this process it goes on.
 pub struct OffloadDevice {
     name: Arc<str>,
     threads: u32,
@@ -92,20 +92,20 @@ pub struct OffloadDevice {
     /// Held while a command on the control channel waits for its reply.
     asking: Mutex<()>,
     pipelines: AtomicU64,
-    /// The free and taken pages of the worker's memory.
+    /// The allocator of pages in the worker's own memory.
     heap: Heap,
     /// The memory that the worker shares, if any.
     shared: Option<Arc<SharedMemory>>,
     transport: Box<dyn Transport>,
 }
 
-/// A waiter on more than a channel, which must be told when the device is lost.
+/// A waiter that is notified when the device is lost, because it waits for more than a channel.
 pub(super) trait HearsOfLoss: Send + Sync {
     /// Makes the waiter check again whether the device is lost.
     fn lost(&self);
 }
 
-/// The state of a device, and the waiters to tell when it is lost.
+/// The state of a device, and the waiters that are notified of its loss.
 struct Life {
     /// Whether the device will be lost as soon as its worker has ended.
     is_ending: AtomicBool,
@@ -115,28 +115,29 @@ struct Life {
     /// The channels to close when the device is lost, so that their waiters return.
     channels: Mutex<Vec<Weak<dyn Channel>>>,
     pipelines: Mutex<Vec<Weak<dyn HearsOfLoss>>>,
-    /// The process that made the device.
+    /// The process that made the device, as opposed to its forks.
     origin: Origin,
 }
 
-/// How far the end of a device has come.
+/// The progress of a device's end.
 #[derive(Debug, Default)]
 struct End {
     loss: Option<Loss>,
-    /// Whether the worker has ended, not only been told to end.
+    /// Whether the worker process has ended, rather than only been killed.
     is_over: bool,
 }
 
 impl Life {
-    /// Records why the device will be lost. The first reason stays.
+    /// Records why the device will be lost. The first reason is kept.
     fn begin_end(&self, loss: Loss) {
         self.end.lock().loss.get_or_insert(loss);
         self.is_ending.store(true, Ordering::SeqCst);
     }
 
-    /// Marks the device as lost, and tells every waiter. Must not be called in a fork.
+    /// Marks the device as lost, and wakes every waiter. Must not be called in a fork.
     fn lose(&self) {
-        // The loss is recorded before the channels are closed, so that a waiter on a closed channel finds the reason.
+        // The loss is recorded before the channels are closed, so that a waiter on a closed channel finds the
+        // reason.
         self.is_lost.store(true, Ordering::SeqCst);
         self.changed.notify_all();
         let channels = std::mem::take(&mut *self.channels.lock());
@@ -150,15 +151,15 @@ impl OffloadDevice {
     /// Starts a worker process of this machine.
     ///
     /// # Errors
-    /// [`OffloadError::Start`] with the program and what is wrong with it.
+    /// [`OffloadError::Start`] with the program and the cause.
     pub fn start(name: &str, options: &WorkerOptions) -> Result<Arc<Self>, OffloadError> {
         Self::start_with(name, options, None)
     }
 
-    /// Starts a worker process of this machine that maps `memory` beside its own. The device's arena can then be bound
-    /// to the arena of that memory.
+    /// Starts a worker process of this machine that maps `memory` beside its own. The device's arena can then
+    /// be bound to the arena of that memory.
     ///
-    /// The worker's program and functions are trusted with this memory as code of this process is.
+    /// The worker's program and functions are trusted with this memory like code of this process.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -194,7 +195,7 @@ impl OffloadDevice {
         Self::sharing(name, threads, time_limit, transport, None)
     }
 
-    /// Makes a device whose worker already listens, and shares `shared`.
+    /// Makes a device whose worker already listens, and shares the memory `shared`.
     pub(super) fn sharing(
         name: &str,
         threads: u32,
@@ -232,37 +233,37 @@ impl OffloadDevice {
         })
     }
 
-    /// The device's name, such as `offload:0`.
+    /// Returns the device's name, such as `offload:0`.
     #[must_use]
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// How many threads its functions may use.
+    /// Returns the number of threads that a function may use.
     #[must_use]
     pub fn threads(&self) -> u32 {
         self.threads
     }
 
-    /// How long a run may take.
+    /// Returns the time limit of a run; `None` for no limit.
     #[must_use]
     pub fn time_limit(&self) -> Option<Duration> {
         self.time_limit
     }
 
-    /// The size of its memory, in bytes.
+    /// Returns the size of the worker's memory, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.transport.memory_bytes()
     }
 
-    /// The memory that the worker shares with this process, if it was started so.
+    /// Returns the memory that the worker shares with this process, if any.
     #[must_use]
     pub fn shared(&self) -> Option<&Arc<SharedMemory>> {
         self.shared.as_ref()
     }
 
-    /// The worker's number as a process, where it is one of this machine.
+    /// Returns the process id of the worker, if it is a process of this machine.
     #[must_use]
     pub fn process(&self) -> Option<u32> {
         self.transport.process()
@@ -288,8 +289,7 @@ impl OffloadDevice {
         self.life.origin.is_here()
     }
 
-    /// Ends the worker, and waits until it has ended. The worker's current runs are cut off and fail. In a fork this
-    /// does nothing.
+    /// Ends the worker, and waits until it has ended. Runs in flight fail. In a fork this does nothing.
     pub fn stop(&self) {
         if !self.is_here() {
             return;
@@ -301,15 +301,16 @@ impl OffloadDevice {
         }
     }
 
-    /// Makes the worker load a shared library, whose functions can then be looked up. The worker's loader searches for
-    /// a path without a slash. A function of the worker's own goes before one of the same name, and one of an earlier library
-    /// before that of a later one.
+    /// Loads a shared library into the worker. Its functions can then be looked up. The worker's loader
+    /// searches for a path without a slash. Among functions of one name, the worker's registry comes first,
+    /// then the libraries in the order of loading.
     ///
-    /// The library is trusted with the worker, not with this process: a crash there is a lost device here. Loading runs
-    /// the library's initialisers, under the time limit of a run.
+    /// The library is trusted with the worker, not with this process: a crash there is a lost device here.
+    /// Loading runs the library's initialisers, under the time limit of a run.
     ///
     /// # Errors
-    /// [`OffloadError::Library`] with what the loader said, [`OffloadError::TooLong`], [`OffloadError::Lost`].
+    /// [`OffloadError::Library`] with the loader's message, [`OffloadError::TooLong`],
+    /// [`OffloadError::Lost`].
     pub fn load(&self, path: impl AsRef<Path>) -> Result<(), OffloadError> {
         let path = path.as_ref();
         let load = Command::Load { path: path.as_os_str().as_bytes().to_vec() };
@@ -338,7 +339,7 @@ impl OffloadDevice {
         limit: Option<Duration>,
     ) -> Result<Reply, OffloadError> {
         let message = self.message(what, command)?;
-        // The check comes before the lock too: a fork may inherit the lock held for ever.
+        // Checked before the lock too: in a fork the lock may be held for ever.
         self.expect_there()?;
         let _one = self.asking.lock();
         self.expect_there()?;
@@ -378,7 +379,7 @@ impl OffloadDevice {
         Ok(channel)
     }
 
-    /// Registers `who` to be told when the device is lost.
+    /// Registers `who` for the notification of a loss.
     pub(super) fn tell_of_loss(&self, who: Weak<dyn HearsOfLoss>) {
         keep(&self.life.pipelines, who);
     }
@@ -391,7 +392,7 @@ impl OffloadDevice {
         &*self.transport
     }
 
-    /// Takes pages of the worker's memory back. Does nothing in a fork: the pages still belong to the parent.
+    /// Frees pages of the worker's memory. Does nothing in a fork, because the pages belong to the parent.
     pub(super) fn give_back(&self, pages: Span) {
         if self.is_here() {
             self.transport.give_back(pages);
@@ -399,7 +400,7 @@ impl OffloadDevice {
         }
     }
 
-    /// Carries a transfer out on this thread. A transfer that ends after the device was lost fails.
+    /// Makes a transfer on the calling thread. A transfer that ends after the device was lost fails.
     pub(super) fn transfer(&self, transfer: &Transfer) -> Result<u64, OffloadError> {
         self.expect_there()?;
         let (place, bytes) = match transfer {
@@ -411,8 +412,8 @@ impl OffloadDevice {
             (Memory::Own, _) => self.transfer_own(place.span, transfer),
             (Memory::Shared, Some(shared)) => {
                 let window = shared.window();
-                // SAFETY: the transfer holds the loan of the host memory. Core, or the caller of a pipeline, answers for
-                // the place.
+                // SAFETY: the transfer holds the loan of the host memory. Core, or the caller of a pipeline,
+                // guarantees access to the place.
                 unsafe {
                     match transfer {
                         Transfer::In { from, .. } => window.copy_in(place.span.start(), from.span()),
@@ -430,7 +431,7 @@ impl OffloadDevice {
         self.expect_there().map(|()| bytes)
     }
 
-    /// Carries a transfer to or from the worker's own memory out.
+    /// Makes a transfer to or from the worker's own memory.
     fn transfer_own(&self, place: Span, transfer: &Transfer) -> std::io::Result<()> {
         match transfer {
             // SAFETY: the transfer holds the loan.
@@ -441,8 +442,8 @@ impl OffloadDevice {
         }
     }
 
-    /// Checks that the device is not lost. If its worker is being ended, waits for that end: the error tells that the
-    /// worker does nothing any more.
+    /// Checks that the device is not lost. If its worker is being ended, waits for that end: an error of a
+    /// loss promises that the worker no longer writes.
     pub(super) fn expect_there(&self) -> Result<(), OffloadError> {
         if self.is_lost() {
             return Err(self.lost());
@@ -454,13 +455,13 @@ impl OffloadDevice {
         Ok(())
     }
 
-    /// The error of a device that is lost.
+    /// Returns the error of a lost device.
     pub(super) fn lost(&self) -> OffloadError {
         let loss = self.loss().unwrap_or(Loss::Stopped);
         OffloadError::Lost { device: self.name.clone(), loss }
     }
 
-    /// The error of a resource that this process could not get.
+    /// Returns the error of a resource that this process could not get.
     pub(super) fn resource(&self, what: &'static str, cause: &std::io::Error) -> OffloadError {
         OffloadError::Resource { device: self.name.clone(), what, cause: cause.to_string().into() }
     }
@@ -472,7 +473,8 @@ impl OffloadDevice {
         self.finish_end();
     }
 
-    /// Declares the device lost, once its worker cannot write any more what others are granted.
+    /// Declares the device lost, once its worker can no longer write shared memory. If the worker does not
+    /// end in time, the shared memory is lost too.
     fn finish_end(&self) {
         if let Some(shared) = &self.shared
             && !self.wait(Instant::now() + KILLED_LIMIT, |end| end.is_over)
@@ -506,7 +508,7 @@ impl OffloadDevice {
         self.lost()
     }
 
-    /// Declares the device lost because the reply does not fit the question. Returns the error.
+    /// Declares the device lost because the reply does not fit the command. Returns the error.
     pub(super) fn unexpected(&self, reply: &Reply, to: &str) -> OffloadError {
         self.protocol(format!("{reply:?} in reply to {to}"))
     }

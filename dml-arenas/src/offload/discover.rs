@@ -19,7 +19,7 @@ const BACKEND: &str = "offload";
 /// The path at which a process finds its own program, even after the file was replaced.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// The workers that can be started, before any is started.
+/// The requested workers, before any is started.
 #[derive(Debug)]
 pub(crate) struct Candidates {
     workers: u32,
@@ -31,11 +31,12 @@ impl Candidates {
     pub(crate) fn find(options: &DiscoverOptions) -> Self {
         let wishes = &options.offload;
         let program = wishes.program.clone().map_or_else(find_program, Ok);
-        // The platform reports too many arenas when it is built, so more workers than this need not be started.
+        // Building a platform with too many arenas fails, so no more workers than this are started.
         Self { workers: wishes.workers.min(MAX_ARENAS as u32), program }
     }
 
-    /// How much memory a worker has: all of them together have what is there, unless the options say otherwise.
+    /// Returns the size of a worker's memory, in bytes: that of the options, or an equal share of the
+    /// default.
     fn memory_bytes(&self, options: &DiscoverOptions) -> u64 {
         options.offload.memory_bytes.unwrap_or_else(|| default_memory() / u64::from(self.workers.max(1)))
     }
@@ -50,12 +51,12 @@ impl Backend for Candidates {
         (0..self.workers).map(name_of).collect()
     }
 
-    /// Starts the wanted workers, and adds each with its arena, its links to main memory and its binding. A worker that cannot be
-    /// started is noted as unavailable, unless the options name it.
+    /// Starts the wanted workers, and adds each with its arena, its links to main memory and its binding. A
+    /// worker that cannot be started is reported as unavailable, or as an error if the options name it.
     ///
     /// # Errors
-    /// [`DiscoverError::BadLimit`], [`DiscoverError::BadPin`] and [`DiscoverError::Unusable`], for devices named in the
-    /// options.
+    /// [`DiscoverError::BadLimit`], [`DiscoverError::BadPin`] and [`DiscoverError::Unusable`], for devices
+    /// named in the options.
     fn add(
         &self,
         builder: &mut PlatformBuilder,
@@ -99,11 +100,12 @@ fn name_of(index: u32) -> String {
     format!("{BACKEND}:{index}")
 }
 
-/// Returns the number of threads of a worker: its limit if the options set one, otherwise the number of its cores.
+/// Returns the number of threads of a worker: its limit if the options set one, otherwise the number of its
+/// cores.
 fn limit(name: &str, pins: &[u32], options: &DiscoverOptions) -> Result<u32, DiscoverError> {
     let (most, why) = match pins.len() as u32 {
         0 => (threads(), "this process may use"),
-        pins => (pins, "it is kept on cores for"),
+        pins => (pins, "its cores allow"),
     };
     match options.limit_of(name) {
         None => Ok(most),
@@ -115,13 +117,13 @@ fn limit(name: &str, pins: &[u32], options: &DiscoverOptions) -> Result<u32, Dis
     }
 }
 
-/// Returns the cores that a worker is kept on, without duplicates.
+/// Returns the cores that a worker is pinned to, without duplicates.
 fn pins(name: &str, options: &DiscoverOptions) -> Result<Vec<u32>, DiscoverError> {
     let Some(cores) = options.offload.pins.get(name) else { return Ok(Vec::new()) };
     let bad =
         |reason: String| DiscoverError::BadPin { device: name.to_owned(), cores: cores.clone(), reason };
     if cores.is_empty() {
-        return Err(bad("there are none".to_owned()));
+        return Err(bad("the list of cores is empty".to_owned()));
     }
     let allowed = rustix::thread::sched_getaffinity(None).map_err(|error| bad(error.to_string()))?;
     let is_allowed =
@@ -165,7 +167,7 @@ fn find_program() -> Result<PathBuf, String> {
     })
 }
 
-/// Returns the program of workers in the first of these folders that has one which can be started.
+/// Returns the worker program in the first of these folders that has an executable one.
 fn program_in(folders: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
     let is_program = |path: &PathBuf| {
         path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)

@@ -13,7 +13,7 @@ pub enum Loss {
     /// The process has ended: it was killed, it crashed, or a function ended it.
     #[error("its worker ended ({status})")]
     Ended {
-        /// The exit code or the signal, as the operating system tells it.
+        /// The exit code or the signal, as the operating system reports it.
         status: Arc<str>,
     },
     /// The worker did not answer within the time limit, and was killed.
@@ -44,7 +44,7 @@ pub enum Loss {
     Forked,
 }
 
-/// Why a coprocessor did not do what it was asked.
+/// The error of an operation on a coprocessor.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OffloadError {
@@ -79,11 +79,11 @@ pub enum OffloadError {
         device: Arc<str>,
         /// The library's path.
         path: Arc<str>,
-        /// What the loader said.
+        /// The loader's error message.
         reason: Arc<str>,
     },
-    /// An argument does not fit: it belongs to another arena, reaches past its block, or overlaps another where one is
-    /// written.
+    /// An argument is invalid: it belongs to another arena, reaches past its block, has an unsupported type,
+    /// or overlaps another argument while either is written.
     #[error("argument {index} of {function} on {device}: {reason}")]
     Argument {
         /// The device's name.
@@ -95,8 +95,8 @@ pub enum OffloadError {
         /// What is wrong with the argument.
         reason: Arc<str>,
     },
-    /// The items begin after their end.
-    #[error("{function} on {device} was asked for items {first}..{end}")]
+    /// The range of items begins after its end.
+    #[error("bad items for {function} on {device}: {first}..{end} begins after its end")]
     Items {
         /// The device's name.
         device: Arc<str>,
@@ -107,7 +107,7 @@ pub enum OffloadError {
         /// The item after the last one asked for.
         end: u64,
     },
-    /// The call cannot be expressed: a name, a path or a list of arguments is too long.
+    /// A name, a path or a list of arguments is too long for a message.
     #[error("{what} for {device} is too long: {bytes} bytes, at most {limit_bytes}")]
     TooLong {
         /// The device's name.
@@ -131,16 +131,16 @@ pub enum OffloadError {
         /// The error message of the function, or of its panic.
         message: Arc<str>,
     },
-    /// Work that had to succeed first has failed.
-    #[error("not begun on {device}, for what it was to wait for failed: {cause}")]
+    /// A dependency of the work has failed.
+    #[error("not begun on {device}, because a dependency failed: {cause}")]
     Dependency {
         /// The device's name.
         device: Arc<str>,
-        /// The error of that work.
+        /// The error of the dependency.
         cause: Arc<OffloadError>,
     },
     /// The signaller was dropped without a result, most likely by a panic.
-    #[error("the work was given up by whoever was to do it")]
+    #[error("signaller dropped without a result")]
     GivenUp,
     /// This process is a fork of the one for which the work is done.
     #[error("this process is a fork of the one that the work is done for")]
@@ -150,7 +150,7 @@ pub enum OffloadError {
     Resource {
         /// The device's name.
         device: Arc<str>,
-        /// The resource that could not be had.
+        /// The resource that could not be obtained.
         what: &'static str,
         /// What the operating system reported.
         cause: Arc<str>,

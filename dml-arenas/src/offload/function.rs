@@ -34,12 +34,13 @@ pub enum Argument<'a> {
     Scalar(Scalar),
     /// A value of any other type, as its bytes.
     Bytes(&'a [u8]),
-    /// What has a position in the signature and no value, such as local memory.
+    /// An argument without a value, such as local memory.
     Nothing,
 }
 
 impl OffloadDevice {
-    /// Looks a function up by name: in the worker's registry, then in the loaded libraries, in the order of loading.
+    /// Looks up a function by name: in the worker's registry, then in the loaded libraries, in the order of
+    /// loading.
     ///
     /// # Errors
     /// [`OffloadError::UnknownFunction`], [`OffloadError::TooLong`], [`OffloadError::Lost`].
@@ -61,19 +62,20 @@ impl Function {
         Self { device, name, number }
     }
 
-    /// The name by which the function was looked up.
+    /// Returns the name by which the function was looked up.
     #[must_use]
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// The device that the function belongs to.
+    /// Returns the device that the function belongs to.
     #[must_use]
     pub fn device(&self) -> &Arc<OffloadDevice> {
         &self.device
     }
 
-    /// Encodes a call as a message. Returns the message, and the blocks to keep until the call has ended.
+    /// Encodes a call as a message. Returns the message, and the blocks that must live until the call has
+    /// ended.
     pub(super) fn message(
         &self,
         ticket: u64,
@@ -97,7 +99,7 @@ impl Function {
                 Argument::Write(block, span) => (&[(Some(*block), *span)][..], true),
                 Argument::Parts(parts, access) => (&parts[..], access.writes()),
                 Argument::Scalar(scalar) => {
-                    let unknown = || self.misfit(index, &format!("workers do not know {scalar:?}"));
+                    let unknown = || self.misfit(index, &format!("workers do not support {scalar:?}"));
                     let scalar = WireScalar::of(*scalar).ok_or_else(unknown)?;
                     call.arguments.push(message::Argument::Scalar(scalar));
                     continue;
@@ -141,7 +143,7 @@ impl Function {
         Ok(Part { memory, offset: place.start(), bytes: place.len(), start, writes })
     }
 
-    /// The error of an argument that does not fit.
+    /// Returns the error of an invalid argument.
     fn misfit(&self, index: usize, reason: &str) -> OffloadError {
         let (device, function) = (self.device.name().clone(), self.name.clone());
         OffloadError::Argument { device, function, index, reason: reason.into() }
@@ -164,7 +166,7 @@ impl fmt::Debug for Function {
 mod tests {
     use super::*;
 
-    /// Parts that touch share nothing.
+    /// Adjacent parts share no bytes.
     #[test]
     fn parts_clash_from_the_first_byte_that_they_share() {
         let part = |offset, bytes, writes| Part { memory: Memory::Own, offset, bytes, start: 0, writes };

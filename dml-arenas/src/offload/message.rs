@@ -1,16 +1,16 @@
-//! The messages between owner and worker: on each channel one command, then its one reply, in order.
+//! Messages between owner and worker. On each channel, replies arrive in the order of their commands.
 //!
 //! ```text
 //!   control    owner ─ Hello + memories ▶ worker ─ Ready ─▶     Find ─▶ Found | NotFound      Load ─▶ Loaded | Failed
 //!              owner ─ Pipeline + channel ─▶ worker            (no reply: the channel is served from then on)
 //!   pipeline   owner ─ Run ─▶ worker ─ Ended ─▶                several runs may be sent before the first has ended
 //! ```
-//! Payload never travels here: a run names places in memory that both processes map.
+//! Messages carry no contents of buffers: a run names places in memory that both processes map.
 
 use dml_core::Scalar;
 use serde::{Deserialize, Serialize};
 
-/// The version of this protocol. Owner and worker must have the same.
+/// The version of this protocol. Owner and worker must agree on it.
 pub(super) const VERSION: u32 = 4;
 /// The largest size of a message, in bytes.
 pub(super) const LIMIT_BYTES: usize = 64 << 10;
@@ -20,14 +20,14 @@ const TEXT_LIMIT_BYTES: usize = 4 << 10;
 /// A command of the owner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Command {
-    /// The first message. The descriptor of the worker's memory comes with it, then that of the memory that it shares,
-    /// if it shares one.
+    /// The greeting, which is the first message. It carries the descriptor of the worker's own memory, then
+    /// that of its shared memory, if any.
     Hello { version: u32, memory_bytes: u64, threads: u32, pins: Vec<u32>, shared_bytes: Option<u64> },
-    /// Brings a channel, which the worker serves with a thread of its own.
+    /// Carries the descriptor of a new channel, which the worker serves on a separate thread.
     Pipeline,
-    /// Looks a function up.
+    /// Looks up a function by name.
     Find { name: String },
-    /// Loads a shared library, named as the operating system names files.
+    /// Loads a shared library. The path is raw bytes, because it may not be UTF-8.
     Load { path: Vec<u8> },
     /// Runs a function.
     Run { ticket: u64, call: Call },
@@ -36,7 +36,7 @@ pub(super) enum Command {
 /// One call of a function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Call {
-    /// The worker's number of the function.
+    /// The function's number, as [`Reply::Found`] returned it.
     pub(super) function: u32,
     /// The first item to compute.
     pub(super) first: u64,
@@ -54,14 +54,14 @@ pub(super) enum Argument {
     Scalar(WireScalar),
     /// A value of any other type.
     Bytes(Vec<u8>),
-    /// What has a position, and nothing to be looked at.
+    /// An argument without a value, such as local memory.
     Nothing,
 }
 
 /// One of the memories that a worker maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Memory {
-    /// The memory of this worker alone, and of its owner for transfers.
+    /// The worker's own memory, which only the worker and its owner map.
     Own,
     /// The memory that the worker shares with its owner and with other workers.
     Shared,
@@ -82,7 +82,7 @@ pub(super) struct Part {
     pub(super) writes: bool,
 }
 
-/// A scalar, as it travels.
+/// A scalar in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum WireScalar {
     U32(u32),
@@ -99,7 +99,7 @@ pub(super) enum WireScalar {
 }
 
 impl WireScalar {
-    /// Returns the form in which a scalar travels; `None` for a type that this protocol does not know.
+    /// Converts a scalar for a message; `None` for a type that this protocol does not have.
     pub(super) fn of(scalar: Scalar) -> Option<Self> {
         Some(match scalar {
             Scalar::U32(value) => Self::U32(value),
@@ -145,7 +145,7 @@ pub(super) enum Reply {
     Failed { message: String },
     /// The function's number.
     Found { function: u32 },
-    /// There is no such function.
+    /// The worker has no function of that name.
     NotFound,
     /// The library is loaded.
     Loaded,
@@ -181,7 +181,7 @@ impl Reply {
     }
 }
 
-/// Shortens a text of the worker to the size that may be sent.
+/// Truncates a text that exceeds [`TEXT_LIMIT_BYTES`].
 pub(super) fn text(mut text: String) -> String {
     if text.len() > TEXT_LIMIT_BYTES {
         text.truncate(text.floor_char_boundary(TEXT_LIMIT_BYTES));
@@ -191,14 +191,14 @@ pub(super) fn text(mut text: String) -> String {
 }
 
 fn encode(message: &impl Serialize) -> Vec<u8> {
-    postcard::to_stdvec(message).expect("every message has a length when it is made, and a vector grows")
+    postcard::to_stdvec(message).expect("encoding cannot fail: all sequences have a known length")
 }
 
 fn decode<'a, M: Deserialize<'a>>(message: &'a [u8]) -> Result<M, String> {
     match postcard::take_from_bytes(message) {
         Ok((decoded, [])) => Ok(decoded),
         Ok((_, rest)) => Err(format!("{} bytes too many in a message of {}", rest.len(), message.len())),
-        Err(error) => Err(format!("a message of {} bytes that is none: {error}", message.len())),
+        Err(error) => Err(format!("a malformed message of {} bytes: {error}", message.len())),
     }
 }
 

@@ -8,22 +8,22 @@
 //!                        ▲                                   │
 //!                Signal ─┴──────────── Ended ◀───────────────┘
 //! ```
-//! A device owns a worker: a process with its own memory, which runs functions by name. The functions are built in or
-//! come from a loaded shared library. Buffers live in the worker's memory, and transfers bring bytes in and out. Runs
-//! and transfers are asynchronous, and one can wait for another. The Xeon Phi worked in this way, but its driver is
-//! gone: here a process takes the place of the card.
+//! A device owns a worker: a process with its own memory, which runs functions by name. The functions are
+//! built in or come from a loaded shared library. Buffers live in the worker's memory, and transfers bring
+//! bytes in and out. Runs and transfers are asynchronous, and one can wait for another. The Xeon Phi worked
+//! in this way. Here a process takes the place of the card.
 //!
-//! # What holds here
-//! 1. Payload never passes through the socket. A transfer is one copy, into the memory that both processes see.
-//! 2. Nothing that a worker sends or does can make the owner touch memory out of bounds. Replies carry no addresses,
-//!    the size of the shared memory is sealed, and the mapping stays until the owner removes it.
-//! 3. A worker that ends, hangs or breaks the protocol is a lost device, and every waiter gets an error. The worker is
-//!    never trusted again; a new worker is a new device.
-//! 4. No worker outlives its owner, in whichever way the owner ends. A worker with nothing to do does not use the
-//!    processor.
-//! 5. Functions are trusted with all of the worker's memory, and with nothing of the owner's.
-//! 6. In a fork of the owner the device is lost. Nothing in the fork, destructors included, reaches the worker, its
-//!    memory or its channels. A fork may start its own workers.
+//! # Invariants
+//! 1. Payload never passes through the socket. A transfer is one copy, to or from memory that both processes
+//!    map.
+//! 2. Nothing that a worker sends or does can make the owner touch memory out of bounds. Replies carry no
+//!    addresses, the size of the shared memory is sealed, and the mapping stays until the owner removes it.
+//! 3. A worker that ends, hangs or breaks the protocol is a lost device, and every waiter gets an error. The
+//!    worker is never trusted again; a new worker is a new device.
+//! 4. No worker outlives its owner, however the owner ends. An idle worker uses no processor time.
+//! 5. Functions are trusted with all memory that the worker maps, and with nothing else of the owner's.
+//! 6. In a fork of the owner the device is lost. Nothing in the fork, destructors included, reaches the
+//!    worker, its memory or its channels. A fork may start its own workers.
 
 mod arena;
 mod block;

@@ -1,15 +1,16 @@
 //! The worker process: how it is started, watched and killed.
 //!
 //! ```text
-//!   keeper thread:  spawn ──▶ wait until it ends ──▶ reap ──▶ tell
+//!   keeper thread:  spawn ──▶ wait until it ends ──▶ reap ──▶ call the watchers
 //! ```
-//! 1. The keeper thread lives as long as the worker. The kernel kills the worker when the thread that started it ends,
-//!    so the worker ends with this process in any case. The keeper makes sure that it does not end earlier.
-//! 2. A process is signalled through a pidfd or, without one, only while it is certainly not reaped. So a signal never
-//!    hits another process that has taken over its number.
-//! 3. Dropping the handle ends the process and waits for its end, unless a debugger or the kernel keeps it alive. In a
-//!    fork of the owner, dropping the handle affects neither the process nor the keeper thread, which the fork does not
-//!    have.
+//! 1. The keeper thread lives as long as the worker. The kernel kills the worker when the thread that started
+//!    it ends (parent-death signal), so the worker never outlives this process. The keeper thread stays
+//!    alive, so the worker does not end earlier.
+//! 2. A process is signalled through a pidfd or, without one, only before it is reaped. So a signal never
+//!    reaches another process that reuses its process id.
+//! 3. Dropping the handle ends the process and waits for its end, unless a debugger or the kernel keeps it
+//!    alive. In a fork of the owner, dropping the handle affects neither the process nor the keeper thread,
+//!    which the fork does not have.
 
 use crate::fork::Origin;
 use dml_core::sync::{Arc, Condvar, Mutex};
@@ -24,12 +25,14 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The name under which a worker runs. A program that is its own worker recognises by it that it was started as one.
+/// The `argv[0]` of a worker, by which a program knows that it was started as one. Also the file name of the
+/// separate worker program.
 pub(super) const WORKER: &str = "dml-offload-worker";
 /// The prefix of the device's name in a worker's only argument.
 pub(super) const DEVICE: &str = "--device=";
 
-/// How long a killed process may take to end before it is left to the kernel. By then a device has waited longer.
+/// Longest wait for the end of a killed process when its handle is dropped. A device's `stop` has waited
+/// longer before.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
 /// A running worker.
@@ -55,10 +58,11 @@ enum Progress {
     Ended(Arc<str>),
 }
 
-/// A process to be signalled.
+/// The process that signals are sent to.
 struct Target {
     pid: Pid,
-    /// The pidfd, which never names a successor; `None` on kernels before 5.3.
+    /// The pidfd, which never refers to another process; `None` if it cannot be opened, as on Linux before
+    /// 5.3.
     descriptor: Option<OwnedFd>,
 }
 
@@ -87,13 +91,13 @@ impl Process {
     pub(super) fn start(program: &Path, device: &str, threads: u32, socket: OwnedFd) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.arg0(WORKER).arg(format!("{DEVICE}{device}")).stdin(Stdio::from(socket));
-        // The output of functions must not mix with that of the program that started the worker.
+        // Functions print to standard error, because the owner's standard output must stay its own.
         let errors = io::stderr().as_fd().try_clone_to_owned();
         command.stdout(errors.map_or_else(|_| Stdio::null(), Stdio::from));
         // Compute libraries read the number of threads from these two variables.
         let threads = threads.to_string();
         command.env("RAYON_NUM_THREADS", &threads).env("OMP_NUM_THREADS", &threads);
-        // The owner handles Ctrl-C at the terminal.
+        // A process group of its own, so that Ctrl-C at the terminal reaches only the owner.
         command.process_group(0);
         let state = Arc::new(State::default());
         let keeper = {
@@ -126,7 +130,7 @@ impl Process {
         Ok(Self { number, origin: Origin::here(), state, keeper: Some(keeper) })
     }
 
-    /// The process id of the worker.
+    /// Returns the worker's process id.
     pub(super) fn number(&self) -> u32 {
         self.number
     }
@@ -144,7 +148,7 @@ impl Process {
             Progress::Running(_, watchers) => return watchers.push(on_end),
             Progress::Ended(status) => status.clone(),
             Progress::Starting | Progress::NotStarted(_) => {
-                unreachable!("a handle is of a process that started")
+                unreachable!("a `Process` is made only after its worker started")
             }
         };
         on_end(status);
@@ -155,8 +159,8 @@ impl Drop for Process {
     fn drop(&mut self) {
         let Some(keeper) = self.keeper.take() else { return };
         if !self.origin.is_here() {
-            // The handle names a thread of the owner. In a fork the same name may belong to a newer thread, which
-            // dropping the handle would detach.
+            // The handle refers to a thread of the owner. In a fork its id may belong to a newer thread,
+            // which dropping the handle would detach.
             std::mem::forget(keeper);
             return;
         }
@@ -170,12 +174,12 @@ impl Drop for Process {
             let (guard, timed_out) = self.state.changed.wait_until(progress, deadline);
             progress = guard;
             if timed_out {
-                // A debugger or the kernel keeps the process alive. The keeper waits for it without this handle.
+                // A debugger or the kernel keeps the process alive. The keeper thread goes on waiting for it.
                 return;
             }
         }
         drop(progress);
-        // Only a watcher can panic in the keeper, and its panic has no one left to be reported to.
+        // Only a watcher can panic in the keeper thread. No caller is left to receive its panic.
         let _ = keeper.join();
     }
 }
@@ -186,7 +190,7 @@ impl std::fmt::Debug for Process {
     }
 }
 
-/// Runs the keeper thread: starts the worker, waits for its end, and tells the watchers.
+/// Runs the keeper thread: starts the worker, waits for its end, and calls the watchers.
 fn keep(mut command: Command, state: &State) {
     let started = command.spawn();
     // Closes this side's copy of the worker's socket, so that the socket ends when the worker ends.
@@ -203,7 +207,7 @@ fn keep(mut command: Command, state: &State) {
     let pid = target.pid;
     *state.progress.lock() = Progress::Running(target, Vec::new());
     state.changed.notify_all();
-    // The process is not reaped yet, so its number stays its own while others may signal it.
+    // This wait does not reap the process, so its process id is not reused while other threads may signal it.
     let not_reaping = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), not_reaping) {}
     let (watchers, status) = {
@@ -212,7 +216,7 @@ fn keep(mut command: Command, state: &State) {
         let Progress::Running(_, watchers) =
             std::mem::replace(&mut *progress, Progress::Ended(status.clone()))
         else {
-            unreachable!("it runs until it is reaped, here")
+            unreachable!("only the keeper thread ends the state `Running`")
         };
         (watchers, status)
     };
@@ -220,11 +224,11 @@ fn keep(mut command: Command, state: &State) {
     watchers.into_iter().for_each(|on_end| on_end(status.clone()));
 }
 
-/// Reaps the process, and describes in words how it ended. The end is unknown if the application told the kernel to
-/// forget children.
+/// Reaps the process, and describes how it ended. The status is unknown if the application ignores SIGCHLD:
+/// the kernel then reaps the process.
 fn reap(mut child: Child) -> Arc<str> {
     match child.wait() {
         Ok(status) => status.to_string().into(),
-        Err(error) => format!("how is not known: {error}").into(),
+        Err(error) => format!("exit status unknown: {error}").into(),
     }
 }

@@ -1,4 +1,4 @@
-//! The owner's side against a worker that does as it is told, and that is seldom what it should.
+//! Tests of the owner's side against a scripted worker, which mostly misbehaves.
 
 use super::message::{Command, LIMIT_BYTES, Outcome, Reply};
 use super::transfer::{Place, Transfer};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 mod order;
 
-/// What a worker does on a message.
+/// The worker's reaction to a message.
 #[derive(Clone, Debug)]
 enum Answer {
     Reply(Reply),
@@ -89,12 +89,12 @@ impl Channel for FakeChannel {
     }
 }
 
-/// What a test sees of its worker from outside.
+/// A test's view of its fake worker.
 #[derive(Default)]
 struct Watch {
     kills: AtomicU64,
     transfers: AtomicU64,
-    /// Whether a kill does not end the worker: the test ends it.
+    /// Whether a killed worker stays alive until the test ends it.
     lingers: AtomicBool,
     on_end: Mutex<Option<OnEnd>>,
     /// Called while a transfer is made.
@@ -168,14 +168,14 @@ impl Transport for FakeWorker {
 
     unsafe fn copy_in(&self, offset: u64, from: &HostSpan) -> io::Result<()> {
         let to = self.host(Span::new(offset, offset + from.len()))?;
-        // SAFETY: the source is lent by the caller, the memory is the fake's.
+        // SAFETY: the caller guarantees the loan of the source; the memory is the fake's.
         unsafe { crate::main_mem::copy(from, &to) };
         Ok(())
     }
 
     unsafe fn copy_out(&self, offset: u64, to: &HostSpan) -> io::Result<()> {
         let from = self.host(Span::new(offset, offset + to.len()))?;
-        // SAFETY: the target is lent by the caller, the memory is the fake's.
+        // SAFETY: the caller guarantees the loan of the target; the memory is the fake's.
         unsafe { crate::main_mem::copy(&from, to) };
         Ok(())
     }
@@ -224,7 +224,7 @@ fn device_that_shares(
     (OffloadDevice::sharing("offload:7", 1, limit, Box::new(worker), shared.cloned()), watch)
 }
 
-/// A worker that is right about everything but runs, which it answers as `run` says.
+/// A worker that answers lookups correctly, and each run with the result of `run`.
 fn runs(run: impl Fn(u64) -> Vec<Answer> + Send + Sync + 'static) -> (Arc<OffloadDevice>, Arc<Watch>) {
     device(false, move |command| match command {
         Command::Find { .. } => vec![Answer::Reply(Reply::Found { function: 3 })],
@@ -345,7 +345,7 @@ fn silence_an_end_and_a_broken_wire_each_say_what_they_are() {
         // SAFETY: the block is this test's own.
         let after = unsafe { pipeline.fill((&block, Span::new(0, 1)), 1, std::slice::from_ref(&first)) };
         assert!(first.wait().unwrap_err().is_device_lost());
-        // Nothing is put in any more where the loss was there before.
+        // After the loss, the pipeline accepts no further action.
         assert!(
             after.map_or_else(
                 |error| error.is_device_lost(),
@@ -359,7 +359,7 @@ fn silence_an_end_and_a_broken_wire_each_say_what_they_are() {
 
 #[test]
 fn whoever_waits_in_another_pipeline_hears_of_a_loss() {
-    // A run of no items is never answered, nor is its channel ever closed by the worker.
+    // A run without items is never answered, and the worker never closes its channel.
     let (device, _) = device(false, |command| match command {
         Command::Find { .. } => vec![Answer::Reply(Reply::Found { function: 3 })],
         Command::Run { call, .. } if call.end == 0 => Vec::new(),
@@ -374,8 +374,8 @@ fn whoever_waits_in_another_pipeline_hears_of_a_loss() {
     assert!(waits.wait().unwrap_err().is_device_lost() && behind.wait().unwrap_err().is_device_lost());
 }
 
-/// A device that shares memory and lingers when it is killed, with a run that it answers wrongly and one that it does not
-/// answer.
+/// A device that shares memory, whose worker stays alive when it is killed. Of the two runs, the first is
+/// never answered, and the second wrongly.
 fn lingering() -> (Arc<OffloadDevice>, Arc<Watch>, Arc<SharedMemory>, [Signal; 2]) {
     let memory = SharedMemory::new("dml-test", MEMORY_BYTES).unwrap();
     let (device, watch) = device_that_shares(Some(&memory), false, |command| match command {
@@ -429,10 +429,10 @@ fn a_worker_that_cannot_be_ended_takes_the_memory_that_it_shares_with_it() {
     let error = arena.alloc(1).unwrap_err();
     assert_eq!(error.to_string(), format!("device lost: shared: {loss}"));
     drop(before);
-    assert_ne!(memory.reserved_bytes().unwrap(), 0, "nobody has these pages again");
+    assert_ne!(memory.reserved_bytes().unwrap(), 0, "these pages are not reused");
 }
 
-/// Places of the worker's own memory and of shared memory are numbered alike, and are different bytes.
+/// Equal offsets in the worker's own memory and in shared memory are different bytes.
 #[test]
 fn a_run_writes_the_same_place_of_two_memories() {
     let shared = SharedMemory::new("dml-test", MEMORY_BYTES).unwrap();
@@ -450,7 +450,7 @@ fn a_run_writes_the_same_place_of_two_memories() {
     assert_eq!(own.native(), bound.native(), "both lie at the start of their memory");
     let whole = Span::new(0, 64);
     let run = |arguments: &[Argument<'_>]| {
-        // SAFETY: nobody else uses the blocks, and nothing runs.
+        // SAFETY: only this test uses the blocks, and nothing runs.
         unsafe { arena.launch(&function, 0..1, arguments) }.map(|ran| ran.wait().is_ok())
     };
     assert_eq!(run(&[Argument::Write(&own, whole), Argument::Write(&bound, whole)]).ok(), Some(true));
@@ -636,7 +636,8 @@ fn a_fork_drops_a_pipeline_whose_lock_another_thread_has() {
         let sending = scope.spawn(|| pipeline.begin(&function, 0..1, &[], &[]).unwrap().wait());
         std::thread::sleep(Duration::from_millis(150));
         assert!(child_says(fork, || {
-            // SAFETY: the child's copy, which its parent's threads do not see and the child uses no more.
+            // SAFETY: drops the child's copy, which the parent's threads do not see and the child does not
+            // use again.
             unsafe { std::ptr::drop_in_place(pipeline_there) };
             device.is_lost()
         }));

@@ -1,9 +1,9 @@
-//! Transfers: what is to be moved between host memory and a memory that a worker maps, as values.
+//! Transfers between host memory and a memory that a worker maps, as values.
 
 use super::message::Memory;
 use dml_core::{Fill, HostSource, HostTarget, Span};
 
-/// Some bytes of a memory that a worker maps.
+/// A range of bytes in a memory that a worker maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) memory: Memory,
@@ -12,7 +12,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// A place without bytes.
+    /// An empty place.
     pub(super) const NOTHING: Self = Self { memory: Memory::Own, span: Span::new(0, 0) };
 }
 
@@ -20,10 +20,11 @@ impl Place {
 ///
 /// A transfer owns the loan of its host memory.
 pub(super) enum Transfer {
-    /// Copies host memory to a place, which is as long.
+    /// Copies host memory to a place of the same length.
     In { place: Place, from: HostSource },
-    /// Copies from a place into host memory, which is as long.
+    /// Copies from a place into host memory of the same length.
     Out { place: Place, to: HostTarget },
-    /// Sets every byte of a place. Core's request, where there is one, lives until the transfer has ended.
+    /// Sets every byte of a place. If core requested the fill, its request lives until the transfer has
+    /// ended.
     Fill { place: Place, byte: u8, _request: Option<Fill> },
 }

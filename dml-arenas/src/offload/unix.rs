@@ -1,10 +1,10 @@
-//! The transport to a process on this machine: a socket for commands, and a window into its memory for payload.
+//! The transport to a process on this machine: a socket for commands, a window into its memory for payload.
 //!
 //! ```text
 //!   owner                                   worker
-//!   SocketChannel ── Unix socket, SEQPACKET ── SocketChannel      messages arrive whole; the end of either side shows
+//!   SocketChannel ── Unix socket, SEQPACKET ── SocketChannel      messages arrive whole; each side detects the other's end
 //!   Window ───────── one sealed memory file ── Window             a transfer is one copy, made by the owner
-//!   SharedMemory ─── one for all workers ───── Window             nothing to transfer, where a worker shares one
+//!   SharedMemory ─── one for all workers ───── Window             no transfers, if the worker shares one
 //! ```
 
 use super::message::{Command, LIMIT_BYTES, Reply, VERSION};
@@ -29,14 +29,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The most descriptors that a message brings: a worker's own memory and the memory that it shares.
+/// Largest number of descriptors in a message: a worker's own memory and its shared memory.
 const DESCRIPTORS: usize = 2;
 
-/// How long a worker may take to start, and to accept a message.
+/// Timeout for starting or stopping a worker, for sending it a message, and for looking up a function.
 pub(super) const CONTROL_LIMIT: Duration = Duration::from_secs(10);
 
-/// One end of a socket that preserves message boundaries. Dropping it closes the connection, even if a fork has
-/// inherited the descriptor.
+/// One end of a socket that preserves message boundaries. Dropping it closes the connection, even if a fork
+/// has inherited the descriptor.
 #[derive(Debug)]
 pub(super) struct SocketChannel {
     socket: OwnedFd,
@@ -44,7 +44,7 @@ pub(super) struct SocketChannel {
 }
 
 impl SocketChannel {
-    /// Makes a channel and its other end.
+    /// Makes a channel and the socket of its other end.
     pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
         let (socket, other) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -52,13 +52,13 @@ impl SocketChannel {
         Ok((socket, above_standard_streams(other)?))
     }
 
-    /// Makes a channel over an end that another process made.
+    /// Makes a channel over a socket that another process made.
     ///
     /// # Errors
-    /// An error where the descriptor is no such socket.
+    /// An error if the descriptor is not a SEQPACKET socket.
     pub(super) fn over(socket: OwnedFd) -> io::Result<Self> {
         if rustix::net::sockopt::socket_type(&socket)? != SocketType::SEQPACKET {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket of another type"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a socket of type SEQPACKET"));
         }
         Ok(Self { socket, origin: Origin::here() })
     }
@@ -87,8 +87,8 @@ impl SocketChannel {
         }
     }
 
-    /// Receives a message, and the descriptors that came with it. Only a worker calls this: its own messages carry no
-    /// descriptors.
+    /// Receives a message, and the descriptors that came with it. Only a worker calls this: the worker's own
+    /// messages carry no descriptors.
     pub(super) fn receive_with(&self) -> Result<(Vec<u8>, Vec<OwnedFd>), ChannelError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut buffer = vec![0; LIMIT_BYTES];
@@ -160,14 +160,15 @@ impl Channel for SocketChannel {
     }
 
     fn close(&self) {
-        // The call fails where the other end is gone, which is harmless.
+        // The call fails if the other end is gone, which is harmless.
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 }
 
 impl Drop for SocketChannel {
     fn drop(&mut self) {
-        // Closing the descriptor does not end the connection while a fork has a copy. A fork only closes its own copy.
+        // Closing the descriptor does not end the connection while a fork holds a copy. A fork only closes
+        // its own copy.
         if self.origin.is_here() {
             self.close();
         }
@@ -198,7 +199,7 @@ impl UnixTransport {
     /// Starts a worker and waits until it listens.
     ///
     /// # Errors
-    /// A sentence that says which step failed.
+    /// The step that failed, and its cause.
     pub(super) fn start(start: &Start<'_>) -> Result<Self, String> {
         let no_memory = |error: io::Error| format!("no memory of {} bytes: {error}", start.memory_bytes);
         let file = memory(start.device, start.memory_bytes).map_err(no_memory)?;
@@ -224,12 +225,12 @@ impl UnixTransport {
         let files: Vec<_> = std::iter::once(self.window.file()).chain(shared).collect();
         let silent = |error| match error {
             ChannelError::Closed => {
-                "ended instead of working: is it a program that calls `offload::hook` first \
+                "ended before it was ready: is it a program that calls `offload::hook` first \
                 thing in main, or dml-offload-worker?"
                     .to_owned()
             }
             ChannelError::TimedOut => format!("did not answer within {CONTROL_LIMIT:?}"),
-            ChannelError::Failed(error) => format!("cannot be talked to: {error}"),
+            ChannelError::Failed(error) => format!("cannot be reached: {error}"),
         };
         self.control.send_with(&hello.encode(), &files, deadline).map_err(silent)?;
         welcomed(&self.control.receive(deadline).map_err(silent)?)
@@ -274,19 +275,20 @@ impl Transport for UnixTransport {
     }
 
     unsafe fn copy_in(&self, offset: u64, from: &HostSpan) -> io::Result<()> {
-        // SAFETY: the source is lent by the caller. The place is in the window, which is no host memory of anybody's.
+        // SAFETY: the caller guarantees the loan of the source. No host memory lies in the window, so the two
+        // do not overlap.
         unsafe { self.window.copy_in(offset, from) };
         Ok(())
     }
 
     unsafe fn copy_out(&self, offset: u64, to: &HostSpan) -> io::Result<()> {
-        // SAFETY: as in `copy_in`, with the target lent by the caller.
+        // SAFETY: as in `copy_in`, with a loan of the target.
         unsafe { self.window.copy_out(offset, to) };
         Ok(())
     }
 
     fn fill(&self, span: Span, byte: u8) -> io::Result<()> {
-        // SAFETY: the place is in the window, which is no host memory of anybody's.
+        // SAFETY: no host memory lies in the window, so no loan covers the place.
         unsafe { self.window.fill(span, byte) };
         Ok(())
     }

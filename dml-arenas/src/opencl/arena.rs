@@ -1,4 +1,4 @@
-//! The arena: implements for an OpenCL device's memory what core asks of one.
+//! Implements core's [`Arena`] trait for the memory of an OpenCL device.
 
 use super::block::{Mapping, OpenClBlock};
 use super::error::{BuildError, alloc_error};
@@ -19,8 +19,8 @@ const KIND: ArenaKind = ArenaKind("opencl");
 /// The memory of one OpenCL device, or of a part of one.
 ///
 /// # Source
-/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4: the OpenCL arena, exclusive because
-/// OpenCL calls concurrent use of a buffer by host and device undefined.
+/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4: the OpenCL arena. It is
+/// exclusive because OpenCL leaves concurrent use of a buffer by host and device undefined.
 #[derive(Debug)]
 pub struct OpenClArena {
     desc: ArenaDesc,
@@ -30,7 +30,7 @@ pub struct OpenClArena {
 }
 
 impl OpenClArena {
-    /// Makes the arena named `name` of the device `native`, mapped for the processor `host`.
+    /// Creates the arena `name` of the device `native`, which can be mapped for the processor `host`.
     pub(super) fn new(session: Arc<Session>, name: &str, native: DeviceId, host: DeviceId) -> Self {
         let desc = ArenaDesc::new(name, KIND, native)
             .with_remotes(DeviceSet::of(host))
@@ -40,48 +40,53 @@ impl OpenClArena {
         Self { desc, host, session, programs: Programs::new() }
     }
 
-    /// Makes it an arena that is bound to shared virtual memory. There the host needs no mapping, and blocks of the arena's own are
-    /// not mapped at all, but read and written.
+    /// Configures the arena for a binding to shared virtual memory, which the host uses without a mapping.
+    /// The arena's own blocks are never mapped: transfers read and write them.
     pub(super) fn fine_grained(mut self) -> Self {
         self.desc = self.desc.with_remotes(DeviceSet::EMPTY).with_concurrency(Concurrency::BimapFull);
         self
     }
 
-    /// The `cl_context`, valid while the arena lives.
+    /// Returns the `cl_context`, valid while the arena lives.
     #[must_use]
     pub fn context(&self) -> NativeHandle {
         self.session.native().1
     }
 
-    /// The in-order `cl_command_queue` of the kernels, valid while the arena lives. A command enqueued here on granted
-    /// bytes runs after the transfers that brought them, and after the kernels that wrote them. A command must have ended before its grant is released: transfers
-    /// use other queues, and do not wait for it.
+    /// Returns the in-order `cl_command_queue` of the kernels, valid while the arena lives.
+    ///
+    /// A command enqueued here on granted bytes runs after the transfers that brought them, and after the
+    /// kernels that wrote them. It must have ended before its grant is released: transfers use other queues,
+    /// and do not wait for it.
     #[must_use]
     pub fn queue(&self) -> NativeHandle {
         self.session.native().0[0]
     }
 
-    /// The in-order `cl_command_queue`s of transfers to the device and from it, valid while the arena lives. Both are
-    /// [`queue`](Self::queue) on a device of OpenCL 1, which leaves overlapping use of one buffer undefined.
+    /// Returns the in-order `cl_command_queue`s of transfers to the device and from it, valid while the arena
+    /// lives.
+    ///
+    /// Both are [`queue`](Self::queue) on a device of OpenCL 1, which leaves concurrent use of one buffer
+    /// undefined.
     #[must_use]
     pub fn transfer_queues(&self) -> [NativeHandle; 2] {
         let [_, inward, outward] = self.session.native().0;
         [inward, outward]
     }
 
-    /// The largest size of one block, in bytes.
+    /// Returns the maximum size of one block, in bytes.
     #[must_use]
     pub fn max_alloc_bytes(&self) -> u64 {
         self.session.facts.max_alloc_bytes
     }
 
-    /// The largest size of all blocks together, in bytes.
+    /// Returns the maximum total size of all blocks, in bytes.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
         self.session.facts.memory_bytes
     }
 
-    /// Makes a block of `len` bytes.
+    /// Checks the size, and creates a block of `len` bytes.
     fn block(
         &self,
         len: u64,
@@ -103,7 +108,7 @@ impl OpenClArena {
         })
     }
 
-    /// Checks that the block is the device's, and has these bytes while the guard lives.
+    /// Checks that the block belongs to the device, contains `span` and is unmapped while the guard lives.
     fn ready<'a>(&self, block: &'a BlockRef, span: Span) -> (&'a OpenClBlock, MutexGuard<'a, Mapping>) {
         let name = &self.desc.name;
         assert!(
@@ -166,8 +171,8 @@ impl Arena for OpenClArena {
         let (count, events) = after.parts();
         let (start, size) = (copy.span().start() as usize, bytes as usize);
         let source = copy.from().span().as_ptr().cast_const().cast();
-        // SAFETY: a live queue and a buffer of its context, bytes within the buffer (`ready`), and a source that is lent
-        // until the fence was waited for, which keeps the loan and the block.
+        // SAFETY: a live queue, a buffer of its context and a span within it (`ready`). The fence keeps the
+        // block and the loan of the source until the command has ended.
         let enqueued = unsafe {
             enqueue_write_buffer(queue, own.mem(), CL_NON_BLOCKING, start, size, source, count, events)
         };
@@ -186,7 +191,7 @@ impl Arena for OpenClArena {
         let (count, events) = after.parts();
         let (start, size) = (copy.span().start() as usize, bytes as usize);
         let target = copy.to().span().as_ptr().cast();
-        // SAFETY: as in `copy_in`, with a target that is lent.
+        // SAFETY: as in `copy_in`, with a lent target.
         let enqueued = unsafe {
             enqueue_read_buffer(queue, own.mem(), CL_NON_BLOCKING, start, size, target, count, events)
         };
@@ -205,8 +210,7 @@ impl Arena for OpenClArena {
         let (count, events) = after.parts();
         let pattern = (&raw const byte).cast();
         let (start, size) = (span.start() as usize, span.len() as usize);
-        // SAFETY: a live queue and a buffer of its context, bytes within the buffer (`ready`); the call copies the
-        // pattern.
+        // SAFETY: a live queue, its context's buffer and a span within it (`ready`); the pattern is copied.
         let enqueued =
             unsafe { enqueue_fill_buffer(queue, own.mem(), pattern, 1, start, size, count, events) };
         drop(unmapped);

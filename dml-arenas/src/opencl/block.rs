@@ -25,12 +25,12 @@ pub(super) struct OpenClBlock {
     _reservation: Reservation,
 }
 
-/// What the host has of a block.
+/// The host's access to a block.
 #[derive(Debug, Default)]
 pub(super) struct Mapping {
-    /// The address at which the host sees the block, while it is mapped.
+    /// The block's mapping in host memory; `None` while it is unmapped.
     host: Option<HostSpan>,
-    /// The last unmap, which may still run. It is in the queue of the kernels.
+    /// The event of the last unmap, which may still be in flight in the kernels' queue.
     last_unmap: Option<Event>,
 }
 
@@ -40,38 +40,39 @@ impl Mapping {
         self.host.is_some()
     }
 
-    /// Returns what a command on the block has to wait for in a queue other than the kernels', as the driver takes it.
-    /// The list is valid as long as the mapping is borrowed.
+    /// Returns the wait list of a command on the block in any queue other than the kernels'. The list is
+    /// valid while the mapping is borrowed.
     pub(super) fn after(&self) -> WaitList {
         WaitList(self.last_unmap.as_ref().map(Event::raw))
     }
 }
 
-/// The events, one at most, that a command waits for.
+/// The event wait list of a command, with one event at most.
 pub(super) struct WaitList(Option<cl_event>);
 
 impl WaitList {
-    /// Returns the number of events, and where they are.
+    /// Returns the number of events and their address.
     pub(super) fn parts(&self) -> (u32, *const cl_event) {
         self.0.as_ref().map_or((0, std::ptr::null()), |event| (1, std::ptr::from_ref(event)))
     }
 }
 
 impl OpenClBlock {
-    /// Allocates `len` bytes on the device at once, not at first use.
+    /// Allocates `len` bytes on the device immediately, not at first use.
     ///
     /// # Errors
-    /// The call that failed, and its code.
+    /// The failed call and its error code.
     pub(super) fn alloc(session: &Arc<Session>, len: usize) -> Result<Self, (&'static str, i32)> {
         let block = Self::new(session, len, None)?;
         block.touch()?;
         Ok(block)
     }
 
-    /// Makes a buffer over the host memory of another arena's block, which the driver uses in place or mirrors.
+    /// Creates a buffer over the host memory of another arena's block. The driver uses that memory in place
+    /// or mirrors it.
     ///
     /// # Errors
-    /// The call that failed, and its code.
+    /// The failed call and its error code.
     pub(super) fn bind(
         session: &Arc<Session>,
         len: usize,
@@ -89,7 +90,7 @@ impl OpenClBlock {
         let size = len.max(1);
         let context = session.context().map_err(|_| ("clCreateBuffer", CL_DEVICE_NOT_AVAILABLE))?;
         let host = backing.and_then(Backing::host).filter(|_| len > 0);
-        // A device that uses the host's memory in place takes none for it.
+        // A device that shares the host's memory allocates nothing for a bound block.
         let taken = if host.is_some() && !session.part.is_discrete { 0 } else { size as u64 };
         let reservation =
             session.reserve(taken).ok_or(("clCreateBuffer", CL_MEM_OBJECT_ALLOCATION_FAILURE))?;
@@ -97,11 +98,11 @@ impl OpenClBlock {
             Some(host) => (CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, host.as_ptr().cast()),
             None => (CL_MEM_READ_WRITE, std::ptr::null_mut()),
         };
-        // SAFETY: a live context. Where there is host memory, it has `len` bytes, and the block keeps it longer than the
-        // buffer. The device uses it for requests for this block alone, as core schedules them.
+        // SAFETY: the context is live. Host memory, if any, has `len` bytes and outlives the buffer, because
+        // the block keeps it. The device uses it only for requests on this block, as core schedules them.
         let mem = unsafe { create_buffer(context, flags, size, address) }
             .map_err(|code| ("clCreateBuffer", code))?;
-        // SAFETY: the buffer just made, whose one reference is ours.
+        // SAFETY: the buffer was just created, and its only reference is taken over here.
         let mem = unsafe { Mem::own(mem) };
         Ok(Self {
             mem,
@@ -113,14 +114,16 @@ impl OpenClBlock {
         })
     }
 
-    /// Writes one byte, because a driver allocates a buffer only when it is first used. The wait is for this command alone,
-    /// not for kernels that run: NVIDIA's driver fills by a kernel, which waits for those of other queues.
+    /// Writes one byte, because drivers allocate a buffer only at first use. Waits for this command alone.
+    ///
+    /// A fill would also wait for running kernels: on NVIDIA's driver it is a kernel, which waits for those
+    /// of other queues.
     fn touch(&self) -> Result<(), (&'static str, i32)> {
         static ZERO: u8 = 0;
         let call = "clEnqueueWriteBuffer";
         let source = (&raw const ZERO).cast();
         let queue = self.session.aside().map_err(|_| (call, CL_DEVICE_NOT_AVAILABLE))?;
-        // SAFETY: a live queue and a buffer of its context of at least one byte; the source lives as long as the process.
+        // SAFETY: a live queue and a buffer of its context with at least one byte; the source is static.
         let enqueued = unsafe {
             enqueue_write_buffer(queue, self.mem.raw(), CL_NON_BLOCKING, 0, 1, source, 0, std::ptr::null())
         };
@@ -139,15 +142,15 @@ impl OpenClBlock {
         Arc::ptr_eq(&self.session, session)
     }
 
-    /// Locks the mapping: while the guard lives, the block is neither mapped nor unmapped.
+    /// Locks the mapping. While the guard lives, no other thread maps or unmaps the block.
     pub(super) fn mapping(&self) -> MutexGuard<'_, Mapping> {
         self.mapping.lock()
     }
 
-    /// Maps the whole block for reading and writing by the host. A panic names `arena`.
+    /// Maps the whole block for the host to read and write. A panic message names `arena`.
     ///
     /// # Panics
-    /// When the block is mapped already.
+    /// If the block is already mapped.
     pub(super) fn map(&self, this: &BlockRef, arena: &str) -> Result<HostMemory, TransferError> {
         let mut mapping = self.mapping();
         assert!(!mapping.is_mapped(), "core bug: {arena} was to map a block that is mapped: {self:?}");
@@ -156,7 +159,7 @@ impl OpenClBlock {
         let after = mapping.after();
         let (count, events) = after.parts();
         let mut address: cl_mem = std::ptr::null_mut();
-        // SAFETY: a live queue and a buffer of its context, of this many bytes (one where the block has none).
+        // SAFETY: a live queue and a buffer of its context with this many bytes (one for an empty block).
         let enqueued = unsafe {
             enqueue_map_buffer(
                 queue,
@@ -174,23 +177,24 @@ impl OpenClBlock {
         let address = NonNull::new(address.cast::<u8>())
             .ok_or_else(|| super::error::transfer_error(call, CL_MAP_FAILURE))?;
         self.expect_in_place(address)?;
-        // SAFETY: the driver maps `len` bytes, initialised as far as memory goes, at this address until the unmap,
-        // which does not come before the memory is back (`unmap`), or before the block goes, which the memory keeps (1). The
-        // device does not touch them meanwhile: launches and transfers of a mapped block are refused (2). There is one
-        // mapping at a time, in memory of its own, or in the memory of the root that the block is bound to (3).
+        // SAFETY: the driver maps `len` bytes at this address until the unmap; memory from a driver counts as
+        // initialised. The unmap comes after the memory was taken back (`unmap`), or when the block is
+        // dropped, which the memory keeps alive (1). The device does not access the bytes meanwhile: launches
+        // and transfers of a mapped block are refused (2). A block has one mapping at a time. It is in memory
+        // of its own, or in the memory of the root that the block is bound to (3).
         let memory = unsafe { HostMemory::new(address, self.len as usize, this.clone()) };
         *mapping = Mapping { host: Some(memory.span().clone()), last_unmap: None };
         Ok(memory)
     }
 
-    /// Checks that a bound block is mapped where its root is: there the host's kernels use it.
+    /// Checks that a bound block is mapped at the address of its root, where host kernels use it.
     fn expect_in_place(&self, mapped: NonNull<u8>) -> Result<(), TransferError> {
         let root = self.backing.as_ref().and_then(Backing::host);
         if self.len == 0 || root.is_none_or(|root| root.as_ptr() == mapped.as_ptr()) {
             return Ok(());
         }
         let queue = self.session.outward()?;
-        // SAFETY: a live queue, a buffer of its context, and the address that its mapping returned, unmapped once, here.
+        // SAFETY: a live queue, a buffer of its context, and the address of its mapping, unmapped only here.
         let enqueued = unsafe {
             enqueue_unmap_mem_object(queue, self.mem.raw(), mapped.as_ptr().cast(), 0, std::ptr::null())
         };
@@ -198,11 +202,13 @@ impl OpenClBlock {
         Err(super::error::transfer_error("clEnqueueMapBuffer", CL_MAP_FAILURE))
     }
 
-    /// Ends the mapping, if its memory is back. No wait is needed: the in-order queue makes the host's writes visible
-    /// to every later kernel, and commands in other queues wait for the event. A panic names `arena`.
+    /// Ends the mapping, if its memory was returned. A panic message names `arena`.
+    ///
+    /// No wait is needed: the in-order queue makes the host's writes visible to later kernels, and commands
+    /// in other queues wait for the event.
     ///
     /// # Panics
-    /// When the block is not mapped.
+    /// If the block is not mapped.
     pub(super) fn unmap(&self, mut request: UnmapRequest<'_>, arena: &str) -> Result<(), TransferError> {
         let mut mapping = self.mapping();
         let span = mapping
@@ -225,8 +231,8 @@ impl OpenClBlock {
 
     fn enqueue_unmap(&self, span: &HostSpan) -> Result<Event, TransferError> {
         let queue = self.session.kernels()?;
-        // SAFETY: a live queue, a buffer of its context, and the address its mapping returned; it is unmapped once,
-        // for the mapping is forgotten right after.
+        // SAFETY: a live queue, a buffer of its context, and the address of its mapping. It is unmapped once,
+        // because the caller then forgets the mapping.
         let enqueued = unsafe {
             let address = span.as_ptr().cast();
             enqueue_unmap_mem_object(queue, self.mem.raw(), address, 0, std::ptr::null())
@@ -237,13 +243,13 @@ impl OpenClBlock {
 
 impl Drop for OpenClBlock {
     fn drop(&mut self) {
-        // No caller could receive a failure here, and the buffer is released either way, except in a fork.
+        // No caller can receive an error here, and the buffer is released in any case, except in a fork.
         if let Some(span) = self.mapping.get_mut().host.take() {
             let _ = self.enqueue_unmap(&span);
             let _ = self.session.kernels().and_then(|kernels| self.session.flush(kernels));
         }
-        // The driver keeps a buffer until the commands that use it are done, and nobody waits for kernels that use others. It does not keep the
-        // host's memory.
+        // The driver keeps a released buffer until its commands have ended, so an unbound block does not
+        // wait. The driver does not keep host memory.
         if self.backing.is_some() {
             let _ = self.session.finish();
         }

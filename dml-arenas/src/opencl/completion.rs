@@ -1,17 +1,18 @@
-//! The end of a command: a fence that can be waited for and awaited.
+//! The completion of a command: a fence that a thread can wait for and a future can poll.
 //!
 //! ```text
 //!   wait ──▶ clWaitForEvents
-//!   poll ──▶ has it ended? ──no──▶ clSetEventCallback, once per command ──▶ a thread of the driver ─▶ the queue ┐
-//!                            └───▶ watched: asked now and then, by a thread of the session                      │
-//!                                                   a thread of the session wakes the future ◀──────────────────┘
+//!   poll ──▶ has it ended? ──no──▶ clSetEventCallback, once per command ──▶ a driver thread ──▶ queue ┐
+//!                            └───▶ watched: polled by the waker thread of the session                 │
+//!                                                    the waker thread wakes the future ◀──────────────┘
 //! ```
-//! 1. The driver's thread only appends to a queue. A waker is foreign code, which may enqueue commands or wait for
-//!    some; OpenCL forbids both in a callback. A thread of the session calls the wakers, one after the other.
-//! 2. The state of the event decides whether the command has ended, so a call that comes early or late loses nothing.
-//! 3. A driver may call back late: NVIDIA's does so up to 20 ms after the end. So the thread of the session also looks
-//!    at each command, again and again. The pauses are a part ([`PATIENCE`]) of the time that the command has taken.
-//! 4. A command that is only waited for sets no callback, and a session without futures has no such thread.
+//! 1. The driver's thread only appends to a queue. A waker is foreign code, which may enqueue commands or
+//!    wait for some; OpenCL forbids both in a callback. One thread of the session calls the wakers, one after
+//!    another.
+//! 2. The event's status decides whether the command has ended, so an early or late callback loses nothing.
+//! 3. A driver may call back late: NVIDIA's does so up to 20 ms after the end. So the waker thread also polls
+//!    each command. The interval is a fraction ([`PATIENCE`]) of the time since the command's first poll.
+//! 4. A command that no future polls sets no callback. A session without futures has no waker thread.
 
 use super::handle::Event;
 use super::session::Session;
@@ -27,30 +28,30 @@ use std::fmt;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// A command that was handed to the device. Dropping it does not wait; [`Fence`](dml_core::Fence) does.
+/// A command that was submitted to the device. Dropping it does not wait; [`Fence`](dml_core::Fence) does.
 pub(super) struct Command {
     pub(super) call: &'static str,
     pub(super) event: Arc<Event>,
     /// The number of bytes that the command moves.
     pub(super) bytes: u64,
     pub(super) session: Arc<Session>,
-    /// What must live until the command has ended.
+    /// The resources that the command uses, kept until it has ended.
     pub(super) keep: Option<Box<dyn Any + Send>>,
-    /// The word that the command has ended, once somebody has polled.
+    /// The signal of the command's end; `None` before the first poll.
     pub(super) told: Option<Awaited>,
 }
 
 impl Command {
-    /// Waits for the end, and lets go of what the command used and of the waker.
+    /// Waits for the end, and drops the command's resources and its waker.
     fn result(&mut self) -> Result<u64, TransferError> {
         let ended = self.session.wait(self.call, &self.event);
         self.keep = None;
-        // The destructor of a waker may panic. It comes after the end, because the command uses what it was lent until then.
+        // A waker's destructor may panic, so it runs after the end: until then the command uses its loan.
         self.told = None;
         ended.map(|()| self.bytes)
     }
 
-    /// Arranges that `waker` is called when the command ends. Returns whether that is possible, and the end not told yet.
+    /// Registers `waker` for the command's end. Returns `false` on failure or after the end was signalled.
     fn set_waker(&mut self, waker: &Waker) -> bool {
         if self.told.is_none() {
             self.told = self.watch();
@@ -58,7 +59,8 @@ impl Command {
         self.told.as_mut().is_some_and(|told| told.poll_end(waker).is_pending())
     }
 
-    /// Has the driver call at the end of the command, if it can, and the session look at it.
+    /// Sets a callback for the command's end, and has the waker thread poll the command. Returns `None` if
+    /// the thread or the callback cannot be set up.
     fn watch(&self) -> Option<Awaited> {
         let queue = self.session.wakers()?;
         let (signal, signaller) = Signal::new();
@@ -66,7 +68,7 @@ impl Command {
         let watch = Arc::new(Watch { event: self.event.clone(), signaller, queue: queue.clone() });
         let data = Arc::into_raw(watch.clone()).cast_mut().cast::<c_void>();
         if set_event_callback(self.event.raw(), CL_COMPLETE, ended, data).is_err() {
-            // SAFETY: the reference from `into_raw` above, which the driver has not taken.
+            // SAFETY: the reference from `into_raw` above, which the driver did not take over.
             drop(unsafe { Arc::from_raw(data.cast_const().cast::<Watch>()) });
             return None;
         }
@@ -86,7 +88,7 @@ impl Completion for Command {
         if is_to_come() && self.set_waker(waker) && is_to_come() {
             return Poll::Pending;
         }
-        // The command has ended, or the driver can only be waited for.
+        // The command has ended, or its end cannot be signalled and this thread blocks.
         Poll::Ready(self.result())
     }
 
@@ -95,43 +97,45 @@ impl Completion for Command {
     }
 }
 
-/// A command whose end is to be told. The driver shares it until it calls back, the queue until the command has ended.
+/// A watched command. The driver references it until it calls back, the queue until the command has ended.
 struct Watch {
     event: Arc<Event>,
-    /// What tells the end, until it has.
+    /// The signaller of the end; `None` once it has signalled.
     signaller: Mutex<Option<Signaller>>,
     queue: Arc<Wakers>,
 }
 
-/// Returns how far a command is. An error may only mean that the driver cannot be asked now.
+/// Returns a command's execution status. An error may only mean that the query failed.
 fn status(event: &Event) -> Result<i32, cl_int> {
     get_event_info(event.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS).map(i32::from)
 }
 
-/// Returns whether the driver says that a command has ended.
+/// Returns whether the driver reports that a command has ended.
 fn has_ended(event: &Event) -> bool {
     status(event).is_ok_and(|status| status <= CL_COMPLETE)
 }
 
-/// Returns whether the driver says that a command has not ended yet.
+/// Returns whether the driver reports that a command has not ended yet.
 fn is_running(event: &Event) -> bool {
     status(event).is_ok_and(|status| status > CL_COMPLETE)
 }
 
-/// The part of a command's time so far after which it is looked at again, and the least and the most of it.
+/// Ratio of the time since a command's first poll to its polling interval.
 const PATIENCE: u32 = 32;
+/// Minimum polling interval.
 const LEAST_PATIENCE: Duration = Duration::from_micros(20);
+/// Maximum polling interval.
 const MOST_PATIENCE: Duration = Duration::from_millis(1);
 
-/// Receives the driver's call at the end of a command, whether it succeeded or failed.
+/// Receives the driver's callback at the end of a command, whether it succeeded or failed.
 extern "C" fn ended(_event: cl_event, _status: cl_int, data: *mut c_void) {
-    // SAFETY: the reference that `Command::watch` made for this one call.
+    // SAFETY: the reference that `Command::watch` made for this one callback.
     let watch = unsafe { Arc::from_raw(data.cast_const().cast::<Watch>()) };
     let queue = watch.queue.clone();
     queue.push(watch);
 }
 
-/// The futures of one session that are to be woken.
+/// The watched commands of one session, whose futures a thread wakes.
 #[derive(Default)]
 pub(super) struct Wakers {
     state: Mutex<State>,
@@ -140,17 +144,17 @@ pub(super) struct Wakers {
 
 #[derive(Default)]
 struct State {
-    /// The commands of which the driver has told the end.
+    /// The commands whose end the driver has reported.
     ended: VecDeque<Arc<Watch>>,
-    /// The commands that are looked at, with the time since which they are.
+    /// The commands that are polled, each with the start of its polling.
     watched: Vec<(Arc<Watch>, Instant)>,
     has_thread: bool,
-    /// Whether the session is gone, so that nobody is left to be woken.
+    /// Whether the session is gone, so that no future is left to wake.
     is_closed: bool,
 }
 
 impl Wakers {
-    /// Starts the thread that wakes, unless it runs. Returns whether it runs.
+    /// Starts the waker thread, unless it runs. Returns whether it runs.
     pub(super) fn start(self: &Arc<Self>, name: &str) -> bool {
         let mut state = self.state.lock();
         if !state.has_thread {
@@ -165,14 +169,14 @@ impl Wakers {
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
-        // What is watched holds the queue.
+        // A watched command holds a reference to this queue.
         let watched = std::mem::take(&mut state.watched);
         drop(state);
         drop(watched);
         self.changed.notify_all();
     }
 
-    /// Looks at a command until it has ended.
+    /// Polls a command until it has ended.
     fn watch(&self, watch: &Arc<Watch>) {
         let mut state = self.state.lock();
         if !state.is_closed {
@@ -187,21 +191,22 @@ impl Wakers {
             state.ended.push_back(watch);
             self.changed.notify_all();
         }
-        // A command keeps the session, and takes its waker back at the end. A call after the session has nobody to wake.
+        // A command keeps its session, and drops its waker at the end. So a callback after the session has no
+        // waker to call.
     }
 
     fn wake_all(&self) {
         while let Some(ended) = self.next() {
             self.state.lock().watched.retain(|(watch, _)| !Arc::ptr_eq(watch, &ended));
             let signaller = ended.signaller.lock().take();
-            // The result is the event's. The signal only tells that there is one.
+            // The event has the result. The signal only reports the end.
             if let Some(signaller) = signaller {
                 signaller.end(Ok(0));
             }
         }
     }
 
-    /// Waits for the end of a command. Returns `None` when the session is gone.
+    /// Waits until a command ends, and returns it. Returns `None` when the session is gone.
     fn next(&self) -> Option<Arc<Watch>> {
         loop {
             let mut state = self.state.lock();
@@ -224,7 +229,7 @@ impl Wakers {
                 }
             }
             let watched: Vec<_> = state.watched.iter().map(|(watch, _)| watch.clone()).collect();
-            // The driver is asked without the lock, which its own thread takes in `push`.
+            // The driver is queried without the lock, because its callback takes the lock in `push`.
             drop(state);
             if let Some(ended) = watched.into_iter().find(|watch| !is_running(&watch.event)) {
                 return Some(ended);
@@ -233,7 +238,7 @@ impl Wakers {
     }
 }
 
-/// Returns how long to wait before a command is looked at again that has been waited for so long.
+/// Returns the polling interval of a command that has been polled for the time `waited`.
 fn patience(waited: Duration) -> Duration {
     (waited / PATIENCE).clamp(LEAST_PATIENCE, MOST_PATIENCE)
 }
@@ -276,7 +281,7 @@ mod tests {
             let signaller = Mutex::new(Some(signaller));
             (Arc::new(Watch { signaller, queue: queue.clone(), event }), woken, told)
         });
-        // No callback is set with the driver, so nothing but a look at the events can tell their ends.
+        // The driver has no callback, so only polling can detect the ends.
         calls.iter().for_each(|(watch, ..)| queue.watch(watch));
         let is_woken = |index: usize| calls[index].1.0.load(Ordering::SeqCst);
         for (ended, other) in [(1, 0), (0, 1)] {
@@ -285,12 +290,12 @@ mod tests {
             set_user_event_status(calls[ended].0.event.raw(), CL_COMPLETE).unwrap();
             let begun = Instant::now();
             while !is_woken(ended) {
-                assert!(begun.elapsed() < Duration::from_secs(20), "nobody looks at the command");
+                assert!(begun.elapsed() < Duration::from_secs(20), "no thread polls the command");
                 std::thread::sleep(Duration::from_millis(1));
             }
             assert_eq!(is_woken(other), ended == 0);
         }
-        assert!(queue.state.lock().watched.is_empty(), "what has ended is looked at no more");
+        assert!(queue.state.lock().watched.is_empty(), "a command that has ended is not polled");
     }
 
     #[test]

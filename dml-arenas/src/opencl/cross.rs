@@ -1,15 +1,17 @@
-//! Links an OpenCL arena with main memory.
+//! Links between an OpenCL arena and main memory.
 //!
-//! Each direction has two mechanisms. Read/write uses the driver's calls, which leave the map state alone, so other
-//! readers of the block go on. Map lets the host reach the block itself, and the processor copies. Mapping is cheap
-//! where device and host share their memory, but it excludes the device meanwhile. Where they do not, it moves the whole
-//! block, and read/write is the only mechanism unless the other is asked for.
+//! Each direction has two mechanisms:
+//! - *Read/write* uses the driver's transfer calls. They leave the map state alone, so other readers of the
+//!   block continue.
+//! - *Map* maps the block for the host, and the processor copies. Meanwhile the device cannot use the block.
+//!   Mapping is cheap where device and host share their memory. On other devices it moves the whole block, so
+//!   they use this mechanism only on request.
 //!
-//! A device can be bound to main memory, or to memory that workers share: one storage serves all, and map and unmap calls
-//! hand it over.
+//! A device can also be bound to main memory or to shared memory. Both then use one storage, and map and
+//! unmap calls pass it between host and device.
 //!
-//! The mapped memory may belong to the driver and be shared with its device. The processor copies to and from it
-//! without asking the arena, so the mechanisms themselves refuse to copy in a fork.
+//! Mapped memory may belong to the driver. The processor copies to and from it without a call of the arena,
+//! so the mechanisms themselves refuse to copy in a fork.
 
 use super::device::Sort;
 use super::page_lock::{MAX_COPIERS, pays, staging_pays};
@@ -24,8 +26,9 @@ use dml_core::{
     HostStaged, Link, LinkSpeed, PlatformBuilder, TransferError,
 };
 
-/// The speeds of the two mechanisms for one sort of device. They are guesses in the right order of magnitude, until
-/// `calibrate` has measured the machine.
+/// The default speeds of the two mechanisms for one sort of device.
+///
+/// They are order-of-magnitude guesses, which count until `calibrate` has measured the machine.
 struct Speeds {
     staged: LinkSpeed,
     mapped: LinkSpeed,
@@ -35,14 +38,14 @@ impl Speeds {
     fn of(sort: Sort) -> Self {
         let speed = |latency_ns, bytes_per_s, remap_ns| LinkSpeed { latency_ns, bytes_per_s, remap_ns };
         match sort {
-            // The device is the processor. A read or write is a copy in memory by the driver's thread, which must be
-            // woken. Mapping costs nothing, and the caller makes the copy.
+            // The device is the processor. A read or write is a memory copy by the driver's thread, which
+            // must be woken. Mapping moves nothing, and the calling thread copies.
             Sort::Cpu => Self {
                 staged: speed(60_000, 13_500_000_000, 10_000),
                 mapped: speed(15_000, 12_000_000_000, 10_000),
             },
-            // Transfers cross PCI Express, from and to memory whose pages are locked. A map moves the whole block there and
-            // back, so its rate includes both.
+            // Transfers cross PCI Express, from and to page-locked memory. A map moves the whole block there
+            // and back, so its rate covers both directions.
             Sort::Gpu => Self {
                 staged: speed(20_000, 25_000_000_000, 20_000),
                 mapped: speed(30_000, 4_000_000_000, 20_000),
@@ -55,7 +58,7 @@ impl Speeds {
     }
 }
 
-/// The budget for locked pages, and the scratch memory that is locked.
+/// The budget for page locks, and the pool of locked scratch memory.
 pub(super) type Locking<'a> = (&'a Arc<PageLockBudget>, &'a Arc<ScratchPool>);
 
 /// The device end of the links.
@@ -64,12 +67,11 @@ pub(super) struct Side<'a> {
     pub(super) arena: ArenaId,
     pub(super) sort: Sort,
     pub(super) session: &'a Arc<Session>,
-    /// The budget from which pages of main memory are locked, and the scratch memory that is; `None` where device and host
-    /// share their memory.
+    /// The page-locking resources; `None` for a device that shares the host's memory.
     pub(super) locking: Option<Locking<'a>>,
 }
 
-/// Links an OpenCL arena with main memory by some of the mechanisms, in both directions.
+/// Links an OpenCL arena with main memory in both directions, by the selected mechanisms.
 pub(super) fn join(builder: &mut PlatformBuilder, main: ArenaId, side: &Side<'_>, mechanisms: Mechanisms) {
     let (device, speeds) = (side.arena, Speeds::of(side.sort));
     if mechanisms != Mechanisms::Mapped {
@@ -85,8 +87,8 @@ pub(super) fn join(builder: &mut PlatformBuilder, main: ArenaId, side: &Side<'_>
             None => join_both_ways(builder, main, device, Here::new(mechanism)),
         }
     }
-    // A map of memory that is not the host's moves the whole block there and back, however few bytes are wanted. So such a
-    // device has no such links beside its others, whose transfers move what is wanted.
+    // A map of a discrete device's block moves all of it there and back, even for a copy of a few bytes. So
+    // such a device has map links only on request.
     let maps = match mechanisms {
         Mechanisms::Staged => false,
         Mechanisms::Mapped => true,
@@ -94,13 +96,13 @@ pub(super) fn join(builder: &mut PlatformBuilder, main: ArenaId, side: &Side<'_>
     };
     if maps {
         let mapped = Here::new(HostMapped::new(speeds.mapped));
-        // The host reaches the device's memory itself.
+        // The host accesses the mapped block itself.
         let host = builder.native(main);
         join_via(builder, (main, host), (device, host), Allocation::Internal, mapped);
     }
 }
 
-/// Links two devices with memory of their own, in both directions, through scratch memory that is locked for both.
+/// Links two discrete devices in both directions, through scratch memory that is locked for both.
 pub(super) fn relay(builder: &mut PlatformBuilder, sides: [&Side<'_>; 2], pool: &Arc<ScratchPool>) {
     let ends = sides.map(|side| RelayEnd {
         arena: side.arena,
@@ -110,19 +112,20 @@ pub(super) fn relay(builder: &mut PlatformBuilder, sides: [&Side<'_>; 2], pool: 
     locked::relay(builder, [&ends[0], &ends[1]], pool);
 }
 
-/// For which buffers a device uses the storage of another arena.
+/// The buffers for which a device is bound to the storage of another arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sharing {
-    /// For none.
+    /// No buffers.
     Never,
-    /// For those whose hints ask for it: the storage of this root.
+    /// Buffers whose hints request it, bound to this root.
     OnRequest(ArenaId),
-    /// Wherever it can: the storage of this root.
+    /// All buffers that can be bound to this root.
     Preferred(ArenaId),
 }
 
-/// Lets the device use the storage of a root, main memory or shared memory, in place of storage of its own. The links that
-/// copy remain for buffers of which the device has storage already, and for those that do not share.
+/// Links the device to a root, main memory or shared memory, whose storage it can be bound to.
+///
+/// The copy links remain for buffers of which the device already has storage, and for unbound buffers.
 pub(super) fn share(builder: &mut PlatformBuilder, side: &Side<'_>, sharing: Sharing) {
     let (root, device) = match sharing {
         Sharing::Never => return,
@@ -138,10 +141,11 @@ pub(super) fn share(builder: &mut PlatformBuilder, side: &Side<'_>, sharing: Sha
     }
 }
 
-/// Lets main memory and the device use the storage of shared virtual memory in place of storage of their own, both at once.
-/// The copies to main memory remain for buffers whose storage is elsewhere: the application's own vectors.
+/// Binds main memory and the device to shared virtual memory, which both use concurrently.
+///
+/// Copies to main memory remain for buffers with storage elsewhere, such as vectors of the application.
 pub(super) fn unify(builder: &mut PlatformBuilder, main: ArenaId, svm: ArenaId, device: ArenaId) {
-    // A copy in memory by this process.
+    // A memory copy by this process.
     join_staged(builder, main, svm, LinkSpeed { latency_ns: 500, bytes_per_s: 8_000_000_000, remap_ns: 0 });
     let binding = LinkSpeed { latency_ns: 10_000, bytes_per_s: u64::MAX, remap_ns: 0 };
     for member in [main, device] {
@@ -153,12 +157,12 @@ pub(super) fn unify(builder: &mut PlatformBuilder, main: ArenaId, svm: ArenaId, 
     }
 }
 
-/// The use of host memory in place: the buffer is made over it, and map and unmap calls hand it over.
+/// A binding to host memory: the buffer is created over it, and map and unmap calls hand it over.
 #[derive(Debug)]
 struct HostPointer {
-    /// What making the buffer costs, once.
+    /// The one-time cost of creating the buffer.
     once: LinkSpeed,
-    /// What handing the storage over costs, each time.
+    /// The cost of each handover of the storage.
     each: LinkSpeed,
 }
 
@@ -168,7 +172,7 @@ impl HostPointer {
         match sort {
             // The device works on the host's memory, so no bytes move.
             Sort::Cpu => Self { once: speed(10_000, u64::MAX, 0), each: speed(5_000, u64::MAX, 10_000) },
-            // The driver locks the pages once, and mirrors them in the device's memory from then on.
+            // The driver locks the pages once, and then mirrors them in the device's memory.
             Sort::Gpu => {
                 Self { once: speed(50_000, 25_000_000_000, 0), each: speed(20_000, 50_000_000_000, 20_000) }
             }
@@ -198,7 +202,7 @@ impl CrossArena for HostPointer {
 mod tests {
     use super::*;
 
-    /// A device takes its storage over when it is bound, and has the bytes each time it is mapped.
+    /// The buffer is created once, and each use is a handover.
     #[test]
     fn a_binding_is_paid_for_once_and_its_use_each_time() {
         for sort in [Sort::Cpu, Sort::Gpu, Sort::Other] {

@@ -4,7 +4,7 @@
 //!   list() ──▶ [Found]  platforms by (name, vendor, version), each one's devices as its driver lists them;
 //!                       the index is the N of `opencl:N`
 //!          ──▶ [Broken] drivers that failed, by name
-//!   Found::part(units) ──▶ Part   the whole device, or a sub-device of so many compute units
+//!   Found::part(units) ──▶ Part   the whole device, or a sub-device of `units` compute units
 //! ```
 
 use super::error::{FORKED, words};
@@ -38,20 +38,20 @@ pub(super) struct Found {
     device: Device,
     /// The vendor's name of the device, with its platform.
     pub(super) description: String,
-    /// The version of the driver, as it tells it.
+    /// The driver's own version string.
     pub(super) driver: String,
     pub(super) sort: Sort,
     pub(super) units: u32,
-    /// Whether commands in several queues may use one buffer at once, in different bytes. OpenCL 2.0 defines races by
-    /// the bytes that commands touch; before, all use of one object at once is undefined.
+    /// Whether commands in several queues may use one buffer concurrently, in different bytes. OpenCL 2.0
+    /// defines races by bytes. Earlier versions leave all concurrent use of one object undefined.
     pub(super) overlaps: bool,
-    /// Whether the device has memory of its own, so that transfers cross a link.
+    /// Whether the device has its own memory, so that transfers cross a link.
     pub(super) is_discrete: bool,
-    /// Whether host and device can use one memory at the same time, byte by byte, without a map.
+    /// Whether host and device can use the same memory concurrently, byte by byte, without a map.
     pub(super) is_fine_grained: bool,
-    /// The device's place on the PCI bus, where its driver tells it.
+    /// The device's PCI address, if its driver reports it.
     pub(super) pci: Option<String>,
-    /// Why the device cannot be used, if it cannot.
+    /// Why the device cannot be used; `None` if it can.
     pub(super) defect: Option<String>,
 }
 
@@ -70,14 +70,14 @@ pub(super) struct Listing {
 
 /// Lists every device of every platform. The order is the same in every run on one machine.
 ///
-/// Each process asks the drivers once. PoCL 3.1 lists no devices to a thread that asks while another thread's first
-/// query is being answered.
+/// Each process queries the drivers once. PoCL 3.1 lists no devices to a thread that queries while another
+/// thread's first query is in progress.
 ///
-/// A fork of a process that has asked the drivers gets an error. It cannot ask again, because the drivers are already
-/// set up.
+/// A fork of a process that has queried the drivers gets an error. It cannot query again, because the drivers
+/// are already initialised.
 ///
 /// # Errors
-/// A sentence, if the loader is missing or has no platform, or this is a fork.
+/// A message, if the loader is missing or has no platform, or this is a fork.
 pub(super) fn list() -> Result<&'static Listing, String> {
     static ASKED: OnceLock<Origin> = OnceLock::new();
     static LISTING: OnceLock<Result<Listing, i32>> = OnceLock::new();
@@ -109,7 +109,7 @@ fn find() -> Result<Listing, i32> {
                 continue;
             }
         };
-        // One driver registered twice gives the same handles twice.
+        // A driver that is registered twice lists the same handles twice.
         for id in ids.into_iter().filter(|&id| seen.insert(id.addr())) {
             let name = platform.name().map_or_else(|_| title.clone(), |name| clean(&name));
             listing.found.push(Found::new(Device::new(id), &name));
@@ -125,7 +125,7 @@ fn title(platform: &Platform) -> String {
     parts.join(", ")
 }
 
-/// Returns text from a driver as one line: without control characters and extra white space.
+/// Returns a driver's text as one line, without control characters and extra white space.
 fn clean(text: &str) -> String {
     text.split(|c: char| c.is_whitespace() || c.is_control())
         .filter(|word| !word.is_empty())
@@ -153,7 +153,7 @@ impl Found {
         found
     }
 
-    /// Reads the facts. Returns the reason against using the device, if there is one.
+    /// Queries the device's properties. Returns why the device cannot be used, or `None` if it can.
     fn inspect(&mut self, platform: &str) -> Result<Option<String>, ClError> {
         self.description = format!("{} ({platform})", clean(&self.device.name()?));
         self.units = self.device.max_compute_units()?.max(1);
@@ -165,7 +165,7 @@ impl Found {
         let version = self.device.version()?;
         self.overlaps = version_of(&version) >= (2, 0);
         self.is_discrete = !self.device.host_unified_memory()?;
-        // A driver before OpenCL 2.0 does not know the question.
+        // Drivers before OpenCL 2.0 do not know this query.
         self.is_fine_grained =
             self.overlaps && self.device.svm_mem_capability() & CL_DEVICE_SVM_FINE_GRAIN_BUFFER != 0;
         self.pci = pci_of(&self.device);
@@ -181,10 +181,10 @@ impl Found {
         })
     }
 
-    /// Returns the whole device, or a sub-device of `limit` compute units where the device has more.
+    /// Returns the whole device, or a sub-device of `limit` compute units if the device has more.
     ///
     /// # Errors
-    /// A sentence that says why the limit cannot be kept.
+    /// A message with the reason why the limit cannot be met.
     pub(super) fn part(&self, limit: Option<u32>) -> Result<Part, String> {
         let units = limit.unwrap_or(self.units);
         if units == 0 || units > self.units {
@@ -223,35 +223,35 @@ impl Found {
         let ids = create_sub_devices(self.device.id(), &by_counts)
             .or_else(|_| create_sub_devices(self.device.id(), &equally))
             .map_err(|code| format!("its driver cannot split it: {}", words(code)))?;
-        // All are ours to release, though one is used.
-        // SAFETY: sub-devices just made by a call that hands over one reference to each.
+        // All must be released, although only one is used.
+        // SAFETY: the call created these sub-devices, and hands over one reference to each.
         let parts: Vec<_> = ids.into_iter().map(|id| unsafe { SubDevice::own(id) }).collect();
-        parts.into_iter().next().ok_or_else(|| "its driver split it into nothing".to_owned())
+        parts.into_iter().next().ok_or_else(|| "its driver returned no sub-devices".to_owned())
     }
 }
 
-/// A device, or a part of one, from which a context can be made.
+/// A device or sub-device, for which a context can be created.
 #[derive(Debug)]
 pub(super) struct Part {
     device: Device,
     pub(super) units: u32,
-    /// As of [`Found`].
+    /// As in [`Found`].
     pub(super) overlaps: bool,
-    /// As of [`Found`].
+    /// As in [`Found`].
     pub(super) is_discrete: bool,
-    /// As of [`Found`].
+    /// As in [`Found`].
     pub(super) sort: Sort,
     /// Keeps the sub-device alive; `None` for the whole device.
     sub_device: Option<SubDevice>,
 }
 
 impl Part {
-    /// The device, for queries.
+    /// Returns the device, for queries.
     pub(super) fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The device's handle, valid while the part lives.
+    /// Returns the device's handle, valid while the part lives.
     pub(super) fn id(&self) -> cl_device_id {
         self.device.id()
     }
@@ -262,9 +262,9 @@ impl Part {
     }
 }
 
-/// Returns where a device is on the PCI bus, as `domain:bus:device.function`.
+/// Returns a device's PCI address, as `domain:bus:device.function`.
 fn pci_of(device: &Device) -> Option<String> {
-    /// As `cl_khr_pci_bus_info` names them, and NVIDIA's own `cl_nv_device_attribute_query`.
+    /// From the extensions `cl_khr_pci_bus_info` and, for the others, `cl_nv_device_attribute_query`.
     const CL_DEVICE_PCI_BUS_INFO_KHR: u32 = 0x410F;
     const CL_DEVICE_PCI_BUS_ID_NV: u32 = 0x4008;
     const CL_DEVICE_PCI_SLOT_ID_NV: u32 = 0x4009;

@@ -22,7 +22,7 @@ pub(crate) struct Candidates {
 }
 
 impl Candidates {
-    /// Asks every driver. A missing loader and a broken driver become notes, not errors.
+    /// Queries every driver. A missing loader and a broken driver become notes, not errors.
     pub(crate) fn find() -> Self {
         let note = |reason| Unavailable { backend: BACKEND, reason };
         match list() {
@@ -48,12 +48,12 @@ impl Backend for Candidates {
         (0..self.found.len()).map(name_of).collect()
     }
 
-    /// Opens the wanted devices, and adds each with its arena and its links to main memory. A device that cannot be opened is noted as unavailable, unless the options
-    /// name it.
+    /// Opens the selected devices, and adds each with its arena and its links to main memory. A device that
+    /// cannot be opened is noted as unavailable, unless the options name it.
     ///
     /// # Errors
-    /// [`DiscoverError::BadLimit`], [`DiscoverError::BadSharing`] and [`DiscoverError::Unusable`], for devices named in the
-    /// options.
+    /// [`DiscoverError::BadLimit`], [`DiscoverError::BadSharing`] and [`DiscoverError::Unusable`], for
+    /// devices named in the options.
     fn add(
         &self,
         builder: &mut PlatformBuilder,
@@ -72,7 +72,7 @@ impl Backend for Candidates {
             }
             if let Some(other) = same_hardware(builder, found).filter(|_| !options.names(&name)) {
                 let reason =
-                    format!("{name}, {}: it is {other}; name it to use it as well", found.description);
+                    format!("{name}, {}: same device as {other}; name it to use both", found.description);
                 builder.add_unavailable(Unavailable { backend: BACKEND, reason });
                 continue;
             }
@@ -84,7 +84,7 @@ impl Backend for Candidates {
                 Ok(session) => {
                     let session = Arc::new(session);
                     let locking = found.is_discrete.then_some((&budget, &scratch));
-                    // The memory of a device of its own would be on the wrong side of a link.
+                    // Shared virtual memory of a discrete device would be across a link from the host.
                     let is_chosen =
                         found.is_fine_grained && !found.is_discrete && std::mem::take(&mut any_fine_grained);
                     let side = (found, &session, is_chosen || options.is_fine_grained(&name));
@@ -109,7 +109,7 @@ impl Backend for Candidates {
     }
 }
 
-/// Links all pairs of these devices.
+/// Links each pair of these devices.
 fn relay_between(
     builder: &mut PlatformBuilder,
     devices: &[(ArenaId, &Found, Arc<Session>)],
@@ -135,12 +135,12 @@ fn name_of(index: usize) -> String {
     format!("{BACKEND}:{index}")
 }
 
-/// Returns what stands for the hardware of a device, if its driver tells where that is.
+/// Returns an identifier of a device's hardware, if its driver reports the PCI address.
 fn hardware(found: &Found) -> Option<String> {
     found.pci.as_ref().map(|pci| format!("pci {pci}"))
 }
 
-/// Returns the name of the device that is the same hardware, by another framework.
+/// Returns the name of another framework's device that is the same hardware, if there is one.
 fn same_hardware(builder: &PlatformBuilder, found: &Found) -> Option<String> {
     let hardware = hardware(found)?;
     let is_same =
@@ -148,7 +148,7 @@ fn same_hardware(builder: &PlatformBuilder, found: &Found) -> Option<String> {
     builder.devices().iter().find(is_same).map(|desc| desc.name.to_string())
 }
 
-/// Opens the device, or returns why it cannot be used.
+/// Opens the device, or returns why it cannot be used. The outer error is a bad limit in the options.
 fn open(
     found: &Found,
     name: &str,
@@ -174,7 +174,7 @@ fn add_device(
 ) -> ArenaId {
     let kind = match found.sort {
         Sort::Gpu => DeviceKind::Gpu,
-        // The cores are those of device 0, the host, but behind OpenCL and with their own memory.
+        // It has the cores of device 0, the host, but behind OpenCL and with its own memory.
         Sort::Cpu => DeviceKind::Cpu,
         Sort::Other => DeviceKind::Accelerator,
     };
@@ -206,13 +206,13 @@ fn add_device(
     arena
 }
 
-/// Returns the shared memory that the device is to use, if any.
+/// Returns the shared memory that the device prefers to be bound to, if any.
 #[cfg(all(feature = "offload", target_os = "linux"))]
 fn shared(builder: &PlatformBuilder, name: &str, options: &DiscoverOptions) -> Option<ArenaId> {
     crate::shared::discover::Shared::of(builder).filter(|_| options.shares(name)).map(|shared| shared.arena)
 }
 
-/// There is no shared memory without workers.
+/// Returns `None`: there is no shared memory without workers.
 #[cfg(not(all(feature = "offload", target_os = "linux")))]
 fn shared(_builder: &PlatformBuilder, _name: &str, _options: &DiscoverOptions) -> Option<ArenaId> {
     None

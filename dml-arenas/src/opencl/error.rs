@@ -1,4 +1,4 @@
-//! Translates OpenCL's error codes into DML's errors and into words.
+//! Translates OpenCL's error codes into DML's errors and into descriptions.
 
 use dml_core::sync::Arc;
 use dml_core::{AllocError, TransferError};
@@ -9,23 +9,23 @@ use opencl3::error_codes::{
 };
 use thiserror::Error;
 
-/// The loader found no platform (from the loader's extension `cl_khr_icd`).
+/// Error code of a loader that finds no platform, from the extension `cl_khr_icd`.
 const CL_PLATFORM_NOT_FOUND_KHR: i32 = -1001;
 
-/// The reason of a loss, and the error of the drivers, in a fork.
+/// The reason of the device's loss in a fork, and the message of driver errors there.
 pub(super) const FORKED: &str =
     "this process is a fork of one that uses OpenCL, which drivers do not survive";
 
-/// Why a kernel could not be made from its source.
+/// Why a kernel could not be built.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The compiler refused the source.
+    /// The compiler rejected the source.
     #[error("building kernel {kernel} for {arena} failed:\n{log}")]
     Compile {
         /// The arena's name.
         arena: Arc<str>,
-        /// The name of the kernel asked for.
+        /// The name of the requested kernel.
         kernel: String,
         /// The compiler's log.
         log: String,
@@ -38,9 +38,10 @@ pub enum BuildError {
     NoKernel {
         /// The arena's name.
         arena: Arc<str>,
-        /// The name of the kernel asked for.
+        /// The name of the requested kernel.
         kernel: String,
-        /// Whether the text of the source has a function of that name: one of the language may have taken the name.
+        /// Whether the source text defines a function of that name. A function of the language may then have
+        /// the same name.
         is_defined: bool,
     },
     /// A name, an option or the source contains a zero character, which OpenCL cannot express.
@@ -48,7 +49,7 @@ pub enum BuildError {
     ZeroCharacter {
         /// The arena's name.
         arena: Arc<str>,
-        /// The name of the kernel asked for.
+        /// The name of the requested kernel.
         kernel: String,
         /// The part with the zero: `the name`, `the options` or `the source`.
         what: &'static str,
@@ -58,19 +59,19 @@ pub enum BuildError {
     Framework {
         /// The arena's name.
         arena: Arc<str>,
-        /// The name of the kernel asked for.
+        /// The name of the requested kernel.
         kernel: String,
         /// The framework's call.
         call: &'static str,
         /// The framework's error code.
         code: i64,
-        /// The code in words.
+        /// A description of the code.
         message: Arc<str>,
     },
 }
 
 impl BuildError {
-    /// Returns the error as it is for another kernel of the same source.
+    /// Returns the same error for another kernel of the same source.
     pub(super) fn of(mut self, name: &str) -> Self {
         match &mut self {
             Self::Compile { kernel, .. }
@@ -82,7 +83,7 @@ impl BuildError {
     }
 }
 
-/// Describes an OpenCL error code in words that help a person to act.
+/// Describes an OpenCL error code, with a remedy where one is known.
 pub(super) fn words(code: i32) -> String {
     match code {
         DLOPEN_RUNTIME_LOAD_FAILED => {
@@ -107,7 +108,8 @@ pub(super) fn words(code: i32) -> String {
     }
 }
 
-/// Returns whether the code says that the device is lost. A valid queue or device becomes invalid for no other reason.
+/// Returns whether the code means that the device is lost. A valid queue or device becomes invalid for no
+/// other reason.
 pub(super) fn is_lost(code: i32) -> bool {
     matches!(
         code,
@@ -115,7 +117,7 @@ pub(super) fn is_lost(code: i32) -> bool {
     )
 }
 
-/// The error of a transfer, a change of map state or a launch.
+/// Returns the error of a transfer, a change of map state or a launch.
 pub(super) fn transfer_error(call: &'static str, code: i32) -> TransferError {
     if is_lost(code) {
         return TransferError::DeviceLost;
@@ -123,12 +125,12 @@ pub(super) fn transfer_error(call: &'static str, code: i32) -> TransferError {
     TransferError::Framework { call, code: code.into(), message: words(code).into() }
 }
 
-/// The error of a launch that was refused before anything was done.
+/// Returns the error of a launch that was refused before it had any effect.
 pub(super) fn refused(call: &'static str, code: i32, reason: String) -> TransferError {
     TransferError::Framework { call, code: code.into(), message: reason.into() }
 }
 
-/// The error of an allocation of `bytes` bytes, where the device takes at most `limit_bytes` at once.
+/// Returns the error of an allocation of `bytes` bytes, on a device that allows `limit_bytes` per allocation.
 pub(super) fn alloc_error(
     arena: &Arc<str>,
     call: &'static str,

@@ -1,10 +1,11 @@
-//! Owned OpenCL objects: the process that made an object releases it once, and ignores errors. A fork has a copy of the
-//! driver's state without the driver's threads, and descriptors that act on its parent's device. So a fork leaves the
-//! objects alone.
+//! Owned OpenCL objects. The process that created an object releases it once, and ignores errors.
 //!
-//! The owners of the opencl3 crate panic when a release fails, which a lost device can cause during unwinding. These
-//! handles ignore the failure, because nothing is left to do. They also let several threads share a buffer, which
-//! opencl3's `&mut Buffer` parameters do not.
+//! A fork has the driver's state without the driver's threads, and file descriptors that act on its parent's
+//! device. So a fork does not release the objects.
+//!
+//! The owned types of the opencl3 crate panic when a release fails, which a lost device can cause during
+//! unwinding. These handles ignore the failure, because nothing is left to do. They also let several threads
+//! share a buffer, which opencl3's `&mut Buffer` parameters do not.
 
 use crate::fork::Origin;
 use opencl3::command_queue::release_command_queue;
@@ -25,7 +26,7 @@ macro_rules! handle {
             origin: Origin,
         }
 
-        // SAFETY: an OpenCL object is not tied to the thread that made it (OpenCL 1.2, appendix A.2).
+        // SAFETY: an OpenCL object is not tied to the thread that created it (OpenCL 1.2, appendix A.2).
         unsafe impl Send for $name {}
 
         impl $name {
@@ -37,7 +38,7 @@ macro_rules! handle {
                 Self { raw, origin: Origin::here() }
             }
 
-            /// The object, valid while the handle lives.
+            /// Returns the object, valid while the handle lives.
             pub(super) fn raw(&self) -> $raw {
                 self.raw
             }
@@ -46,7 +47,7 @@ macro_rules! handle {
         impl Drop for $name {
             fn drop(&mut self) {
                 if self.origin.is_here() {
-                    // SAFETY: the one reference owned since `own`, given up once, here.
+                    // SAFETY: the reference owned since `own`, released only here.
                     let _ = unsafe { $release(self.raw) };
                 }
             }
@@ -58,8 +59,8 @@ macro_rules! shared_handle {
     ($(#[$doc:meta])* $name:ident($raw:ty), $release:path) => {
         handle!($(#[$doc])* $name($raw), $release);
 
-        // SAFETY: OpenCL calls on this sort of object are thread-safe (OpenCL 1.2, appendix A.2: all API calls except
-        // clSetKernelArg).
+        // SAFETY: OpenCL calls on this sort of object are thread-safe (OpenCL 1.2, appendix A.2: all API
+        // calls except clSetKernelArg).
         unsafe impl Sync for $name {}
     };
 }
@@ -83,7 +84,8 @@ shared_handle!(
     /// A program, built or not.
     Program(cl_program), release_program);
 handle!(
-    /// A kernel with its arguments. One thread uses it at a time, because setting an argument is not thread-safe.
+    /// A kernel with its arguments. One thread uses it at a time, because setting an argument is not
+    /// thread-safe.
     Kernel(cl_kernel), release_kernel);
 
 #[cfg(all(test, target_os = "linux"))]
@@ -105,7 +107,7 @@ mod tests {
 
     #[test]
     fn what_a_fork_drops_is_not_released_there() {
-        // SAFETY: there is no object; what releases it counts.
+        // SAFETY: there is no object; `release` only counts.
         let thing = unsafe { Thing::own(7) };
         // SAFETY: as above.
         let other = unsafe { Thing::own(100) };

@@ -1,4 +1,4 @@
-//! Kernels: OpenCL C source, built once for each arena and launched on its queue.
+//! Kernels: OpenCL C source, built once for each arena and launched on its queues.
 
 use super::arena::OpenClArena;
 use super::block::OpenClBlock;
@@ -34,7 +34,7 @@ use std::fmt;
 pub enum KernelArg<'a> {
     /// A `__global` or `__constant` pointer: a whole block of the kernel's arena.
     Block(&'a BlockRef),
-    /// A `__global` or `__constant` pointer to no bytes: a null pointer.
+    /// A `__global` or `__constant` pointer to no bytes: the null pointer.
     Nothing,
     /// A `uint`.
     U32(u32),
@@ -48,12 +48,12 @@ pub enum KernelArg<'a> {
     Scalar(Scalar),
     /// A value of any type, as its bytes.
     Bytes(&'a [u8]),
-    /// A `__local` pointer: so many bytes for each work-group.
+    /// A `__local` pointer: this many bytes for each work-group.
     Local(u64),
 }
 
 impl KernelArg<'_> {
-    /// Returns what a parameter is compared with.
+    /// Returns the kind of the argument, to compare with a parameter.
     fn given(&self) -> Given {
         match *self {
             Self::Block(_) | Self::Nothing => Given::Block,
@@ -68,22 +68,22 @@ impl KernelArg<'_> {
     }
 }
 
-/// Returns whether a kernel may have run although its launch failed: it was enqueued, but handing it to the device
-/// failed.
+/// Returns whether a kernel may have run although its launch failed: it was enqueued, but the flush to the
+/// device failed.
 #[must_use]
 pub fn may_have_begun(error: &TransferError) -> bool {
     matches!(error, TransferError::Framework { call: FLUSH, .. })
 }
 
-/// The number of work-items of a launch, along one dimension.
+/// The work-items of a launch along one dimension.
 ///
 /// # Shape and units
-/// All three fields count work-items. `get_global_id(0)` runs from `offset`. The number of work-items is padded to a
-/// multiple of the group size. So a kernel takes its end as an argument, and returns where `get_global_id(0)` reaches
-/// it.
+/// All three fields count work-items. `get_global_id(0)` starts at `offset`. The number of work-items is
+/// padded to a multiple of the group size. So a kernel takes its end as an argument, and returns where
+/// `get_global_id(0)` reaches it.
 ///
-/// A group size of zero leaves the choice to the driver, which then launches exactly `items`. One that the kernel or the device
-/// does not allow is refused.
+/// A group size of zero leaves the choice to the driver, which then launches exactly `items`, unless the
+/// source requires a size. A size that the kernel or the device does not allow is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// The first work-item.
@@ -94,11 +94,11 @@ pub struct Launch {
     pub local: u64,
 }
 
-/// The work-items of a launch along `D` dimensions, one to three. In two, the first dimension is that of columns, the second
-/// that of rows.
+/// The work-items of a launch along `D` dimensions, one to three. In two dimensions, the first counts
+/// columns, the second rows.
 ///
 /// # Shape and units
-/// As [`Launch`], for each dimension. A size of zero along some of the dimensions is chosen here, and padded to.
+/// As [`Launch`], for each dimension. If only some group sizes are zero, DML chooses these, and pads to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid<const D: usize = 2> {
     /// The first work-item.
@@ -110,12 +110,15 @@ pub struct Grid<const D: usize = 2> {
 }
 
 impl OpenClArena {
-    /// Builds a kernel from OpenCL C source. A program is compiled once for each source and options, unless it includes files. Each
-    /// call makes a separate kernel, so that callers on different threads do not wait for each other.
+    /// Builds a kernel from OpenCL C source.
     ///
-    /// DML does not check what memory a kernel touches: the caller of [`launch`](OpenClKernel::launch) is responsible
-    /// for that. Arguments are checked against the kernel's signature, as far as the driver describes it, and types that the source
-    /// names by their sizes. Not checked: what pointers point to, and the fields of structures.
+    /// A program is compiled once for each source and options, unless it includes files. Each call creates a
+    /// separate kernel, so that callers on different threads do not wait for each other.
+    ///
+    /// DML does not check what memory a kernel accesses: the caller of [`launch`](OpenClKernel::launch) is
+    /// responsible for that. Arguments are checked against the kernel's signature, as far as the driver
+    /// describes it. Types that the source defines are checked by size. Not checked: the targets of pointers,
+    /// and the fields of structures.
     ///
     /// # Errors
     /// [`BuildError`]: [`Compile`](BuildError::Compile) with the compiler's log if it refuses the source,
@@ -124,15 +127,17 @@ impl OpenClArena {
         self.kernel_of(source, name, options, numbering::of_launch(source, options))
     }
 
-    /// As [`kernel`](Self::kernel), for launches that are parts of a run ([`OpenClKernel::launch_part`]). `get_group_id`,
-    /// `get_num_groups`, `get_global_size`, `get_global_offset`, `get_global_linear_id` and `get_work_dim` answer for the whole run.
+    /// Builds a kernel like [`kernel`](Self::kernel), for launches that are parts of a run
+    /// ([`OpenClKernel::launch_part`]). `get_group_id`, `get_num_groups`, `get_global_size`,
+    /// `get_global_offset`, `get_global_linear_id` and `get_work_dim` return the values of the whole run.
     ///
-    /// A kernel that needs the numbers of its own launch defines `DML_PACKAGE_GROUPS`, in its source or in `options`. A
-    /// definition in a header does not count. Scratch memory indexed by the group within a package is such a case.
+    /// A kernel that needs the values of its own launch defines `DML_PACKAGE_GROUPS`, in its source or in
+    /// `options`. A definition in a header does not count. An example is scratch memory that is indexed by
+    /// the group within a package.
     ///
-    /// The functions become macros where the text of the source or of the options names one of them, includes files or pastes names.
-    /// Names that begin with `_dml_` are taken. A source that defines one of the functions as a macro is refused by
-    /// [`check_groups`](OpenClKernel::check_groups).
+    /// The functions become macros if the source or the options name one of them, include files or paste
+    /// names. Names that begin with `_dml_` are reserved. A source that defines one of the functions as a
+    /// macro is refused by [`check_groups`](OpenClKernel::check_groups).
     ///
     /// # Errors
     /// As [`kernel`](Self::kernel).
@@ -178,7 +183,7 @@ impl OpenClArena {
             .into();
         let mut parameters: Vec<_> = (0..count).map(|index| Parameter::of(&kernel, index)).collect();
         if let Some(probe) = parameters::probe(&parameters)
-            // A compiler that does not understand it leaves these types unchecked.
+            // If the probe does not compile, these types stay unchecked.
             && let Ok(probe) = self.program(&format!("{source}{probe}"), name, options)
         {
             let group_of = |name: &str| self.fixed_group(&self.kernel_in(&probe, name).ok()?);
@@ -201,7 +206,7 @@ impl OpenClArena {
         })
     }
 
-    /// Makes a kernel of a built program.
+    /// Creates a kernel of a built program.
     fn kernel_in(&self, program: &Program, name: &str) -> Result<Kernel, BuildError> {
         let (arena, kernel) = (self.desc().name.clone(), name.to_owned());
         let Ok(name) = CString::new(name) else {
@@ -217,11 +222,11 @@ impl OpenClArena {
                 message: words(code).into(),
             },
         })?;
-        // SAFETY: the kernel just made, whose one reference is ours.
+        // SAFETY: the kernel was just created, and its only reference is taken over here.
         Ok(unsafe { Kernel::own(made) })
     }
 
-    /// Returns the size of the work-groups that the source of a kernel fixes, if it does.
+    /// Returns the work-group size that a kernel's source requires, if any.
     fn fixed_group(&self, kernel: &Kernel) -> Option<[usize; 3]> {
         let what = CL_KERNEL_COMPILE_WORK_GROUP_SIZE;
         let told = get_kernel_work_group_info(kernel.raw(), self.session.part.id(), what).ok()?;
@@ -251,7 +256,7 @@ impl OpenClArena {
         let compile = || {
             let program = create_program_with_source(context, &[source])
                 .map_err(|code| framework("clCreateProgramWithSource", code))?;
-            // SAFETY: the program just made, whose one reference is ours.
+            // SAFETY: the program was just created, and its only reference is taken over here.
             let program = unsafe { Program::own(program) };
             let device = self.session.part.id();
             build_program(program.raw(), &[device], &all_options, None, std::ptr::null_mut()).map_err(
@@ -281,28 +286,29 @@ pub struct OpenClKernel {
     parameters: Vec<Parameter>,
     limits: Limits,
     numbering: Numbering,
-    /// Held while the arguments are set and the kernel is enqueued, which must be one step.
+    /// Locked while the arguments are set and the kernel is enqueued, which must be one step.
     kernel: Mutex<Kernel>,
     session: Arc<Session>,
 }
 
 impl OpenClKernel {
-    /// The kernel's name in its source.
+    /// Returns the kernel's name in its source.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The largest work-group of the kernel on its device, in work-items.
+    /// Returns the maximum work-group size of the kernel on its device, in work-items.
     #[must_use]
     pub fn max_local(&self) -> u64 {
         self.limits.total
     }
 
-    /// Checks arguments against the kernel's own signature: their number, and as far as the driver tells it what each is.
+    /// Checks arguments against the kernel's signature: their number, and their types as far as the driver
+    /// describes them.
     ///
     /// # Errors
-    /// [`Misfit`], with both sides.
+    /// [`Misfit`], with what the kernel takes and what was given.
     pub fn fits(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
         let kernel = || format!("{} on {}", self.name, self.arena);
         if arguments.len() != self.parameters.len() {
@@ -319,7 +325,7 @@ impl OpenClKernel {
                 local_bytes = local_bytes.saturating_add(*bytes);
                 let most = self.session.facts.local_bytes;
                 if *bytes == 0 || local_bytes > most {
-                    let takes = format!("local memory, of 1 to {most} bytes with all others");
+                    let takes = format!("local memory, of 1 to {most} bytes in total");
                     return Err(Misfit::Argument {
                         kernel: kernel(),
                         index,
@@ -337,14 +343,15 @@ impl OpenClKernel {
     /// # Errors
     /// [`Misfit::Groups`], with the reason:
     /// - the kernel or the device does not allow the size;
-    /// - the source may ask for a group, and the size is left open;
-    /// - the source asks for its group or launch, and was built by [`OpenClArena::kernel`].
+    /// - the source may query its group, and the size is left open;
+    /// - the source queries its group or launch, and was built by [`OpenClArena::kernel`];
+    /// - the source defines one of these queries as a macro.
     pub fn check_groups(&self, shape: &ItemShape) -> Result<(), Misfit> {
         let local = shape.local();
         let open = || local[..shape.dimensions()].contains(&0);
         let checked = match self.numbering {
             Numbering::Run { needs_local: true } if open() => {
-                Err("its source may ask for a group, so groups need a size".to_owned())
+                Err("its source may query its work-group, so a work-group size is needed".to_owned())
             }
             Numbering::Unaware(why) => {
                 Err(format!("its groups would be numbered within each package: {why}"))
@@ -358,32 +365,35 @@ impl OpenClKernel {
     /// Starts the kernel. The fence waits for its end and reports zero bytes.
     ///
     /// # Safety
-    /// 1. With these arguments and this many work-items, the kernel touches only the bytes of its arguments' blocks. On
-    ///    a device that shares the host's memory, the bytes beside them belong to the program.
+    /// 1. With these arguments and this many work-items, the kernel accesses only the bytes of its arguments'
+    ///    blocks. On a device that shares the host's memory, the bytes beside them belong to the program.
     ///
-    /// One more condition is needed for correct contents, not for memory safety. The bytes are granted to the caller
-    /// until the fence has ended, for writing where the kernel writes.
+    /// One more condition is needed for correct contents, not for memory safety. The bytes are granted to the
+    /// caller until the fence has ended, for writing where the kernel writes.
     ///
     /// # Errors
-    /// [`TransferError::Framework`], with the argument's index in its message, if the number, the type or the arena of
-    /// the arguments does not fit; otherwise the driver's error.
+    /// [`TransferError::Framework`] if the number, the type or the arena of the arguments does not fit. The
+    /// message names the argument's index. Otherwise, the driver's error.
     ///
     /// # Panics
-    /// When a block is mapped for the host. Core prevents this for a block that a device's grant names.
+    /// If a block is mapped for the host. Core prevents this for a block that a device's grant names.
     pub unsafe fn launch(&self, args: &[KernelArg<'_>], launch: Launch) -> Result<Fence, TransferError> {
         let Launch { offset, items, local } = launch;
         let (offset, items, local) = ([offset, 0, 0], [items, 1, 1], [local, 1, 1]);
         let asked = Asked { dimensions: 1, split: 0, offset, items, local, total: None };
-        // SAFETY: the caller answers for what the kernel touches (1).
+        // SAFETY: the caller guarantees what the kernel accesses (1).
         unsafe { self.launch_asked(Order::AfterOthers, args, &asked, &launch) }
     }
 
     /// Starts the kernel on a part of a run.
     ///
-    /// If the part is [independent](dml_core::Launch::is_independent), it may run beside the kernels that were launched before: on one of a
-    /// few queues, in turn, if the device is no processor and its OpenCL defines the use of one buffer by several commands. A device
-    /// that one kernel does not fill, at its end above all, runs others meanwhile. None of those in flight may write what it
-    /// reads or writes, or read what it writes. Launches without it, and copies, run after it.
+    /// If the part is [independent](dml_core::Launch::is_independent), it may overlap with earlier kernels,
+    /// on one of a few queues in rotation. That needs a device that is no processor, and whose OpenCL defines
+    /// concurrent use of one buffer. A device that one kernel does not fill, mostly at its end, then runs
+    /// others meanwhile.
+    ///
+    /// No kernel in flight may write what an independent part reads or writes, or read what it writes. Later
+    /// launches that are not independent run after it, and so do copies.
     ///
     /// # Safety
     /// As [`launch`](Self::launch).
@@ -408,7 +418,7 @@ impl OpenClKernel {
             total: Some(part.total),
         };
         let order = if part.is_independent { Order::BesideOthers } else { Order::AfterOthers };
-        // SAFETY: the caller answers for what the kernel touches (1).
+        // SAFETY: the caller guarantees what the kernel accesses (1).
         unsafe { self.launch_asked(order, args, &asked, &(items, shape)) }
     }
 
@@ -426,7 +436,7 @@ impl OpenClKernel {
             return Ok(Fence::done(0));
         }
         let size = self.size(asked, shown)?;
-        // SAFETY: the caller answers for what the kernel touches (1).
+        // SAFETY: the caller guarantees what the kernel accesses (1).
         unsafe { self.enqueue(args, blocks, &size, order) }
     }
 
@@ -455,11 +465,11 @@ impl OpenClKernel {
             local: three(grid.local, 1),
             total: None,
         };
-        // SAFETY: the caller answers for what the kernel touches (1).
+        // SAFETY: the caller guarantees what the kernel accesses (1).
         unsafe { self.launch_asked(Order::AfterOthers, args, &asked, &grid) }
     }
 
-    /// Sets the arguments and enqueues the kernel.
+    /// Enqueues the kernel on the queue that its order requires.
     ///
     /// # Safety
     /// 1. As [`launch`](Self::launch).
@@ -472,18 +482,21 @@ impl OpenClKernel {
     ) -> Result<Fence, TransferError> {
         match order {
             Order::AfterOthers => self.session.await_beside()?,
-            // Its unmap is in the kernels' queue, and nobody has waited for it.
+            // The block's unmap may still be in flight in the kernels' queue, so the kernel runs there, too.
             Order::BesideOthers if blocks.iter().any(was_mapped) => {}
             Order::BesideOthers => {
-                // SAFETY: as the caller answers for.
+                // SAFETY: as the caller guarantees (1).
                 return self.session.beside(|queue| unsafe { self.enqueue_on(queue, args, blocks, size) });
             }
         }
-        // SAFETY: as the caller answers for.
+        // SAFETY: as the caller guarantees (1).
         unsafe { self.enqueue_on(self.session.kernels()?, args, blocks, size) }
     }
 
-    /// As [`enqueue`](Self::enqueue), on one queue.
+    /// Sets the arguments and enqueues the kernel on one queue.
+    ///
+    /// # Safety
+    /// 1. As [`launch`](Self::launch).
     unsafe fn enqueue_on(
         &self,
         queue: cl_command_queue,
@@ -497,9 +510,9 @@ impl OpenClKernel {
         }
         let local = size.local.as_ref().map_or(std::ptr::null(), |local| local.as_ptr());
         let (offset, global) = (size.offset.as_ptr(), size.global.as_ptr());
-        // SAFETY: a live queue and a kernel of its context, with every argument set under the lock held; the sizes are
-        // of three dimensions each, of which the first ones count, and outlive the call. What the kernel touches is the
-        // caller's to answer for (1).
+        // SAFETY: a live queue and a kernel of its context, with every argument set under the held lock. The
+        // sizes have three elements each, of which the first `dimensions` are used, and outlive the call. The
+        // caller guarantees what the kernel accesses (1).
         let enqueued = unsafe {
             let (kernel, dimensions) = (kernel.raw(), size.dimensions);
             enqueue_nd_range_kernel(queue, kernel, dimensions, offset, global, local, 0, std::ptr::null())
@@ -558,7 +571,7 @@ impl OpenClKernel {
         })
     }
 
-    /// Returns the sizes of a launch, padded to whole groups, if they can be counted.
+    /// Returns the sizes of a launch, padded to whole groups; `None` on overflow or invalid dimensions.
     fn sizes(&self, asked: &Asked) -> Option<Size> {
         let (split, dimensions) = (asked.split, asked.dimensions);
         if !(1..=3).contains(&dimensions) {
@@ -576,7 +589,7 @@ impl OpenClKernel {
         }
         size.local = (!is_open).then_some(group);
         if let Numbering::Run { .. } = self.numbering {
-            // As the prelude says. The other dimensions have one work-item.
+            // The encoding of `prelude.cl`. Dimensions beyond those of the launch have one work-item.
             let end = asked.offset[split].checked_add(asked.items[split])?;
             let (_, whole) = along(0, asked.total.unwrap_or(end).max(end), group[split])?;
             let (carrier, told) = ((split + 1) % 3, whole.checked_mul(4)? + dimensions);
@@ -599,44 +612,44 @@ impl OpenClKernel {
     }
 }
 
-/// Where a kernel is in the order of the others.
+/// The order of a kernel relative to the others.
 #[derive(Clone, Copy, Debug)]
 enum Order {
-    /// After all that were launched before.
+    /// It runs after all kernels that were launched before.
     AfterOthers,
-    /// It may run at the same time as those that have not ended.
+    /// It may overlap with kernels in flight.
     BesideOthers,
 }
 
-/// Whether a block was mapped for the host, which makes its commands in other queues than the kernels' wait.
+/// Returns whether a block has an unmap that commands in queues other than the kernels' must wait for.
 fn was_mapped(block: &BlockRef) -> bool {
     block.downcast_ref::<OpenClBlock>().is_some_and(|block| block.mapping().after().parts().0 > 0)
 }
 
-/// The work-items of a launch, as they are asked for.
+/// The work-items of a launch, as requested.
 struct Asked {
     dimensions: usize,
     /// The dimension along which a run is divided.
     split: usize,
     offset: [u64; 3],
     items: [u64; 3],
-    /// Zero where the size is left open.
+    /// The work-group sizes; zero where the size is left open.
     local: [u64; 3],
-    /// The number of items of the whole run along that dimension, if the launch is a part of one.
+    /// The number of items of the whole run along the split dimension, if the launch is a part of one.
     total: Option<u64>,
 }
 
 /// The sizes of a launch, as the driver takes them.
 struct Size {
-    /// How many of the three dimensions count.
+    /// The number of dimensions in use.
     dimensions: u32,
     offset: [usize; 3],
     global: [usize; 3],
     local: Option<[usize; 3]>,
 }
 
-/// Returns the first work-item along one dimension, and the number of work-items padded to whole groups, if both can be
-/// counted.
+/// Returns the first work-item along one dimension, and the number of work-items padded to whole groups;
+/// `None` if they overflow.
 fn along(offset: u64, items: u64, local: usize) -> Option<(usize, usize)> {
     let (offset, items) = (usize::try_from(offset).ok()?, usize::try_from(items).ok()?);
     let global = items.checked_next_multiple_of(local)?;
@@ -647,8 +660,8 @@ fn along(offset: u64, items: u64, local: usize) -> Option<(usize, usize)> {
 fn set(kernel: &Kernel, index: u32, arg: &KernelArg<'_>) -> Result<(), i32> {
     fn set_value<T: Copy>(kernel: &Kernel, index: u32, value: T) -> Result<(), i32> {
         let address = (&raw const value).cast::<c_void>();
-        // SAFETY: a live kernel, which this thread has for itself (it is borrowed from its lock); the call copies the
-        // value, whose size and address these are.
+        // SAFETY: a live kernel, which only this thread uses: it is borrowed from its lock. The call copies
+        // the value of this size from this address.
         unsafe { set_kernel_arg(kernel.raw(), index, size_of::<T>(), address) }
     }
     match *arg {
@@ -675,12 +688,12 @@ fn set(kernel: &Kernel, index: u32, arg: &KernelArg<'_>) -> Result<(), i32> {
             _ => Err(CL_INVALID_ARG_VALUE),
         },
         KernelArg::Bytes(bytes) => {
-            // SAFETY: as above; the call copies so many bytes from there.
+            // SAFETY: as above; the call copies this many bytes from this address.
             unsafe { set_kernel_arg(kernel.raw(), index, bytes.len(), bytes.as_ptr().cast()) }
         }
         KernelArg::Local(bytes) => {
             let bytes = usize::try_from(bytes).map_err(|_| CL_INVALID_ARG_SIZE)?;
-            // SAFETY: as above; without an address, the size is that of local memory to be made.
+            // SAFETY: as above; without an address, the size is that of local memory to allocate.
             unsafe { set_kernel_arg(kernel.raw(), index, bytes, std::ptr::null()) }
         }
     }

@@ -1,5 +1,6 @@
-//! The same work written by hand against OpenCL, to measure the overhead of the data layer. Of DML it uses only the
-//! order in which devices are numbered.
+//! A hand-written OpenCL program that does the same work without the data layer, to measure its overhead.
+//!
+//! It shares with DML only the numbering of devices.
 
 pub mod hand;
 
@@ -27,14 +28,14 @@ impl From<ClError> for BaselineError {
     }
 }
 
-/// A kernel with its buffers, ready to be run and timed. It does not work in a fork.
+/// A kernel with its buffers, ready to run and be timed. It does not work in a fork.
 #[derive(Debug)]
 pub struct Baseline {
     objects: ManuallyDrop<Objects>,
     origin: Origin,
 }
 
-/// The OpenCL objects. The fields are released in this order.
+/// The OpenCL objects, in the order of their release.
 #[derive(Debug)]
 struct Objects {
     slots: Vec<Slot>,
@@ -48,28 +49,28 @@ struct Objects {
     storage: Storage,
 }
 
-/// Where the buffers have their bytes.
+/// The memory that holds the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Storage {
-    /// In memory of the device's: inputs are written and outputs read.
+    /// Device memory: a run writes the inputs and reads the outputs.
     OfDevice,
-    /// In the host's memory, which the device uses: inputs are unmapped and outputs mapped.
+    /// Host memory, which the device uses in place: a run unmaps the inputs and maps the outputs.
     OfHost,
 }
 
-/// A buffer and the host's bytes of it. The buffer goes first: it may stand on the bytes.
+/// A buffer, and host memory with its data. The buffer is released first, because it may use this memory.
 #[derive(Debug)]
 struct Slot {
     buffer: Buffer<u8>,
     data: HostPages,
     is_output: bool,
-    /// Whether the host has mapped the buffer, whose bytes are `data` then.
+    /// Whether the host has mapped the buffer, so that `data` holds its contents.
     is_mapped: bool,
 }
 
 impl Baseline {
-    /// Opens the device, builds the program, allocates the buffers in the device's memory and sets the arguments. A run writes the
-    /// inputs and reads the outputs.
+    /// Opens the device, builds the program, allocates the buffers in the device's memory and sets the
+    /// arguments. A run writes the inputs and reads the outputs.
     ///
     /// # Errors
     /// The [`BaselineError`] of the step that failed.
@@ -78,11 +79,12 @@ impl Baseline {
         Self::on(part, Storage::OfDevice, spec)
     }
 
-    /// As [`new`](Self::new), but on a device that shares the host's memory the buffers stand on that memory
-    /// (`CL_MEM_USE_HOST_PTR`). There a run unmaps the inputs, maps the outputs, and copies nothing.
+    /// Does the same as [`new`](Self::new), but a device that shares the host's memory uses the host's bytes
+    /// in place (`CL_MEM_USE_HOST_PTR`). There, a run unmaps the inputs and maps the outputs, and copies
+    /// nothing.
     ///
     /// # Errors
-    /// As of [`new`](Self::new).
+    /// As [`new`](Self::new).
     pub fn suited(spec: BaselineSpec<'_>) -> Result<Self, BaselineError> {
         let part = open(spec.device, spec.limit)?;
         let storage = if part.is_discrete { Storage::OfDevice } else { Storage::OfHost };
@@ -91,7 +93,7 @@ impl Baseline {
 
     fn on(part: Part, storage: Storage, spec: BaselineSpec<'_>) -> Result<Self, BaselineError> {
         let context = Context::from_device(part.device())?;
-        // Only `CommandQueue::create` works on OpenCL 1.2; the newer call needs 2.0.
+        // `CommandQueue::create` works on OpenCL 1.2; the newer call needs 2.0.
         // SAFETY: a live context and its own device.
         let queue = unsafe { CommandQueue::create(&context, part.id(), 0) }?;
         let program = Program::create_and_build_from_source(&context, spec.source, spec.options)
@@ -117,11 +119,11 @@ impl Baseline {
             };
             let mut slot = Slot::new(&context, storage, data, is_output)?;
             if storage == Storage::OfDevice && is_output && !slot.data.is_empty() {
-                // Memory that nobody has written may be one page of zeros over and over, which is read from a cache.
+                // All pages of unwritten memory may be one page of zeros, which would be read from a cache.
                 // SAFETY: the buffer has as many bytes as the data, and the call waits.
                 unsafe { queue.enqueue_write_buffer(&mut slot.buffer, CL_BLOCKING, 0, &slot.data, &[]) }?;
             }
-            // SAFETY: the caller's kernel takes a pointer here; the buffer lives as long as the kernel does.
+            // SAFETY: the caller's kernel takes a pointer here. The buffer lives as long as the kernel.
             unsafe { kernel.set_arg(index, &slot.buffer.get()) }?;
             slots.push(slot);
         }
@@ -137,7 +139,8 @@ impl Baseline {
 }
 
 impl HandWritten for Baseline {
-    /// Where the buffers stand on the host's memory, the host takes them back before the clock runs.
+    /// If the buffers are in host memory, the host maps the inputs and unmaps the outputs before timing
+    /// starts.
     fn run(&mut self) -> Result<Duration, BaselineError> {
         if !self.origin.is_here() {
             return Err(ClError(CL_DEVICE_NOT_AVAILABLE).into());
@@ -164,10 +167,10 @@ impl Drop for Baseline {
     fn drop(&mut self) {
         if self.origin.is_here() {
             if self.objects.storage == Storage::OfHost {
-                // A buffer that is mapped outlives its release. Nobody is left to be told of a failure.
+                // A mapped buffer would outlive its release. A destructor cannot report a failure.
                 let _ = self.objects.unmap_all();
             }
-            // SAFETY: dropped once, here, and not used afterwards.
+            // SAFETY: dropped only here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.objects) }
         }
     }
@@ -186,34 +189,35 @@ impl Slot {
             Storage::OfHost if !data.is_empty() => (access | CL_MEM_USE_HOST_PTR, data.as_mut_ptr().cast()),
             _ => (access, std::ptr::null_mut()),
         };
-        // SAFETY: a live context. An address has as many bytes, which the slot keeps until the buffer is released, and which the
-        // host uses only while the buffer is mapped.
+        // SAFETY: a live context. Host memory has as many bytes, and the slot keeps it until the buffer is
+        // released. The host uses it only while the buffer is mapped.
         let buffer = unsafe { Buffer::<u8>::create(context, flags, data.len().max(1), address) }?;
         Ok(Self { buffer, data, is_output, is_mapped: false })
     }
 
-    /// Maps the bytes of a buffer on the host's memory, and does not wait.
+    /// Maps a buffer in host memory, without waiting.
     fn map(&mut self, queue: &CommandQueue, access: cl_map_flags) -> Result<(), ClError> {
         if self.is_mapped || self.data.is_empty() {
             return Ok(());
         }
         let (len, mut address): (_, cl_mem) = (self.data.len(), std::ptr::null_mut());
-        // SAFETY: the buffer has these bytes; nobody touches them until the queue is finished.
+        // SAFETY: the buffer has these bytes. No code touches them until the queue is finished.
         unsafe {
             queue.enqueue_map_buffer(&self.buffer, CL_NON_BLOCKING, access, 0, len, &mut address, &[])
         }?;
         self.is_mapped = true;
-        // The standard has it so.
+        // The standard guarantees that a mapping of a buffer over host memory has the address of that memory.
         if address.addr() == self.data.as_mut_ptr().addr() { Ok(()) } else { Err(ClError(CL_MAP_FAILURE)) }
     }
 
-    /// Ends the mapping, and does not wait.
+    /// Unmaps the buffer, without waiting.
     fn unmap(&mut self, queue: &CommandQueue) -> Result<(), ClError> {
         if !self.is_mapped {
             return Ok(());
         }
         let address = self.data.as_mut_ptr().cast();
-        // SAFETY: the address that the mapping of this buffer returned; nobody touches the bytes until the next one.
+        // SAFETY: the address that the mapping of this buffer returned. No code touches the bytes until the
+        // next mapping.
         unsafe { queue.enqueue_unmap_mem_object(self.buffer.get(), address, &[]) }?;
         self.is_mapped = false;
         Ok(())
@@ -221,7 +225,7 @@ impl Slot {
 }
 
 impl Objects {
-    /// Lets the host have the inputs, as if it had just written them, and the device the outputs.
+    /// Maps the inputs, as if the host had just written them, and unmaps the outputs.
     fn take_back(&mut self) -> Result<(), ClError> {
         for slot in &mut self.slots {
             match slot.is_output {
@@ -245,7 +249,8 @@ impl Objects {
                 slot.unmap(&self.queue)?;
                 continue;
             }
-            // SAFETY: the buffer has as many bytes as the data, which nobody touches until `run` finished the queue.
+            // SAFETY: the buffer has as many bytes as the data. No code touches the data until `run` has
+            // finished the queue.
             unsafe {
                 self.queue.enqueue_write_buffer(&mut slot.buffer, CL_NON_BLOCKING, 0, &slot.data, &[])
             }?;
@@ -254,7 +259,8 @@ impl Objects {
             let local = self.local.as_ref().map_or(std::ptr::null(), |local| local.as_ptr());
             let (kernel, global) = (self.kernel.get(), self.global.as_ptr());
             let dimensions = if self.global[1] > 1 { 2 } else { 1 };
-            // SAFETY: every argument was set in `new`; the sizes are of two dimensions, of which one or both count.
+            // SAFETY: every argument was set in `on`. Both sizes have two elements, of which the call reads
+            // one or two.
             unsafe {
                 self.queue.enqueue_nd_range_kernel(kernel, dimensions, std::ptr::null(), global, local, &[])
             }?;
@@ -272,7 +278,7 @@ impl Objects {
 }
 
 fn set_scalar<T: Copy>(kernel: &Kernel, index: u32, value: T) -> Result<(), ClError> {
-    // SAFETY: the kernel is this thread's alone, and takes a scalar of this type here, as the caller of `new` says.
+    // SAFETY: only this thread uses the kernel. The caller of `new` named a scalar of this type for it.
     unsafe { kernel.set_arg(index, &value) }
 }
 

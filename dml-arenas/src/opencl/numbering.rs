@@ -1,36 +1,36 @@
 //! Numbers the work-groups of a kernel within the whole run, of which a launch may be a part.
 //!
-//! A kernel that asks for its group, for the number of groups or for the size of the launch would otherwise see each part
-//! as a run of its own. `prelude.cl` says how the size of the run reaches the kernel.
+//! Otherwise, a kernel that queries its group, the number of groups or the launch size would see each part as
+//! a separate run. `prelude.cl` documents how the size of the run reaches the kernel.
 
 use crate::source::{defines, includes, opts_out};
 use std::borrow::Cow;
 
-/// What is put before the source.
+/// The text that is prepended to the source.
 const PRELUDE: &str = include_str!("prelude.cl");
-/// The functions whose answers depend on the size of the groups.
+/// The functions whose results depend on the work-group size.
 const OF_GROUPS: [&str; 2] = ["get_group_id", "get_num_groups"];
-/// The others whose answers depend on the launch.
+/// The other functions whose results depend on the launch.
 const OF_LAUNCH: [&str; 4] = ["get_global_size", "get_global_offset", "get_work_dim", "get_global_linear_id"];
 
 /// How the work-items and groups of a kernel are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Numbering {
-    /// Within each launch, as OpenCL says. The kernel does not ask, or asked for that.
+    /// Within each launch, as OpenCL defines it. The kernel does not query its group or launch, or opted out.
     Launch,
-    /// Within each launch, though the kernel's source may ask for its groups: why it cannot be otherwise.
+    /// Within each launch, although the kernel may query its group or launch. The text is the reason.
     Unaware(&'static str),
-    /// Within the whole run. The size of a group must be given if the kernel may ask for its group.
+    /// Within the whole run. A kernel that may query its group needs a work-group size.
     Run { needs_local: bool },
 }
 
-/// Returns what is compiled for packages in place of a source, and how its work-groups are numbered.
+/// Returns the text to compile for packages in place of a source, and the numbering of its work-groups.
 pub(super) fn of_run<'a>(source: &'a str, options: &str) -> (Cow<'a, str>, Numbering) {
     if !asks(source, options) || opts_out(source, options) {
         return (source.into(), Numbering::Launch);
     }
     if names().chain(["get_global_id"]).any(|name| defines(source, name)) {
-        let why = "its source defines one of the functions that tell its group or its launch as a macro";
+        let why = "its source defines a macro with the name of a group or launch query, such as get_group_id";
         return (source.into(), Numbering::Unaware(why));
     }
     let needs_local = includes(source, options)
@@ -39,7 +39,7 @@ pub(super) fn of_run<'a>(source: &'a str, options: &str) -> (Cow<'a, str>, Numbe
     (format!("{PRELUDE}{source}").into(), Numbering::Run { needs_local })
 }
 
-/// Returns how the work-groups of a source are numbered that is compiled as it is.
+/// Returns the numbering of the work-groups of a source that is compiled unchanged.
 pub(super) fn of_launch(source: &str, options: &str) -> Numbering {
     let is_named = names().any(|name| source.contains(name) || options.contains(name));
     match is_named && !opts_out(source, options) {
@@ -54,7 +54,7 @@ fn names() -> impl Iterator<Item = &'static str> {
     OF_GROUPS.into_iter().chain(OF_LAUNCH)
 }
 
-/// Returns whether a source may ask for its group or its launch. What is included, or pasted together, may ask for anything.
+/// Returns whether a source may query its group or its launch, also by included files or pasted names.
 fn asks(source: &str, options: &str) -> bool {
     let is_named = names().any(|name| source.contains(name) || options.contains(name));
     is_named || source.contains("##") || includes(source, options)
@@ -99,7 +99,7 @@ mod tests {
         assert!(matches!(of_launch(asks, "-DDML_PACKAGE_GROUPS_2"), Numbering::Unaware(_)));
     }
 
-    /// A macro of that name, within its own definition, stands for OpenCL's function.
+    /// In its own definition, a macro's name refers to OpenCL's function.
     #[test]
     fn a_source_that_defines_these_functions_is_refused() {
         for name in ["get_group_id", "get_global_size", "get_global_id"] {

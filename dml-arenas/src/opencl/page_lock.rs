@@ -1,11 +1,11 @@
-//! How OpenCL locks pages of host memory, and when that pays.
+//! Page-locking of host memory by OpenCL, and the model of when it pays.
 //!
-//! OpenCL has no call to lock pages, but a buffer made over host memory (`CL_MEM_USE_HOST_PTR`) locks them while it lives.
-//! Every transfer between that memory and any other buffer is fast then. The buffer has no other purpose, and no command names
-//! it.
+//! OpenCL has no call to lock pages, but a buffer created over host memory (`CL_MEM_USE_HOST_PTR`) locks them
+//! while it lives. Transfers between that memory and any other buffer are then fast. The buffer has no other
+//! purpose, and no command names it.
 //!
-//! A block's pages are locked as soon as its transfers would have paid for it. What is not locked is staged, if enough cores
-//! copy to be faster than the driver: see `locked`.
+//! A block's pages are locked once the time that its transfers would have saved reaches the cost of locking.
+//! Other copies are staged, if enough cores copy to be faster than the driver: see `locked`.
 
 use super::handle::Mem;
 use super::session::Session;
@@ -14,24 +14,24 @@ use dml_core::HostSpan;
 use opencl3::memory::{CL_MEM_READ_WRITE, CL_MEM_USE_HOST_PTR, create_buffer};
 use std::any::Any;
 
-/// What locking and unlocking take, whatever the size, in nanoseconds.
+/// Fixed time to lock and unlock memory of any size, in nanoseconds.
 const ONCE_NS: u64 = 150_000;
-/// How much memory is locked and unlocked in a second, in bytes. Together with the other figures: measured on an H200 and its
-/// driver (docs/results/opencl.md).
+/// Rate of locking and unlocking, in bytes per second. This file's rates and times were measured on an H200
+/// with its driver (docs/results/opencl.md).
 const LOCKED_BYTES_PER_S: u64 = 22_000_000_000;
-/// The rates of transfers of ordinary memory and of locked memory, in bytes per second.
+/// Rate of transfers of pageable memory, in bytes per second.
 const ORDINARY_BYTES_PER_S: u64 = 13_000_000_000;
+/// Rate of transfers of locked memory, in bytes per second.
 const LINK_BYTES_PER_S: u64 = 54_000_000_000;
 
-/// How much memory one core copies in a second, in bytes.
+/// Rate at which one core copies memory, in bytes per second.
 const COPIED_BYTES_PER_S: u64 = 11_000_000_000;
-/// What a staged copy takes beyond the time of its bytes: threads are started, and the first part and the last have nothing
-/// beside them.
+/// Fixed time of a staged copy, in nanoseconds: threads start, and the first and last parts overlap nothing.
 const STAGED_ONCE_NS: u64 = 150_000;
-/// The most threads that copy for one transfer. More would not be faster than the link.
+/// Maximum number of threads that copy for one transfer. Four reach about 80 % of the link's rate.
 pub(super) const MAX_COPIERS: usize = 4;
 
-/// Returns whether `copiers` threads stage a copy of ordinary memory in less time than the driver takes for it.
+/// Returns whether `copiers` threads stage a copy of pageable memory in less time than the driver needs.
 pub(super) fn staging_pays(bytes: u64, copiers: usize) -> bool {
     let copied_bytes_per_s = COPIED_BYTES_PER_S.saturating_mul(copiers as u64).min(LINK_BYTES_PER_S);
     copied_bytes_per_s > 0
@@ -39,7 +39,7 @@ pub(super) fn staging_pays(bytes: u64, copiers: usize) -> bool {
             < time_ns(bytes, ORDINARY_BYTES_PER_S)
 }
 
-/// Returns whether locking a block would have cost no more than it would have saved for `moved_bytes` bytes.
+/// Returns whether a locked block would have saved at least the cost of locking for `moved_bytes` bytes.
 pub(super) fn pays(block_bytes: u64, moved_bytes: u64) -> bool {
     let lock = u128::from(ONCE_NS) + time_ns(block_bytes, LOCKED_BYTES_PER_S);
     time_ns(moved_bytes, ORDINARY_BYTES_PER_S) - time_ns(moved_bytes, LINK_BYTES_PER_S) >= lock
@@ -53,11 +53,12 @@ impl PageLocker for Session {
     fn lock(&self, memory: &HostSpan) -> Option<Box<dyn Any + Send>> {
         let size = usize::try_from(memory.len()).ok().filter(|size| *size > 0)?;
         let (context, address) = (self.context().ok()?, memory.as_ptr().cast());
-        // SAFETY: a live context, and memory of this size, which outlives the buffer: the block, or the scratch, drops it first. The device
-        // does not touch the memory through the buffer, because no command names it.
+        // SAFETY: a live context, and memory of this size that outlives the buffer: its block or scratch
+        // piece drops the buffer first. The device does not access the memory through the buffer, because no
+        // command names it.
         let made = unsafe { create_buffer(context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, size, address) };
         let made = made.inspect_err(|code| self.note(*code)).ok()?;
-        // SAFETY: the buffer just made, whose one reference is ours.
+        // SAFETY: the buffer was just created, and its only reference is taken over here.
         Some(Box::new(unsafe { Mem::own(made) }))
     }
 }
@@ -76,7 +77,7 @@ mod tests {
 
     const CPU: DeviceId = DeviceId(0);
 
-    /// A platform whose first OpenCL device transfers locked memory, whatever sort of device it is.
+    /// Returns a platform whose first OpenCL device, of any sort, page-locks the memory that it transfers.
     fn locking(budget: &Arc<PageLockBudget>) -> Option<(Platform, DeviceId, Arc<Session>)> {
         let found = found()?;
         let mut builder = Platform::builder();
@@ -92,7 +93,7 @@ mod tests {
         Some((builder.build().unwrap(), native, session))
     }
 
-    /// Returns whether the memory of the buffer's storage in main memory is locked.
+    /// Returns whether the buffer's storage in main memory is locked.
     fn is_locked(platform: &Platform, data: &dml_core::Buffer<u32>, session: &Session) -> bool {
         let grants = platform.acquire(CPU).read(data).wait().unwrap();
         let locked = {
@@ -113,7 +114,7 @@ mod tests {
         for buffer in [&data, &small] {
             platform.acquire(device).read_write(buffer).wait().unwrap().release().unwrap();
         }
-        // The device has the only valid copy, so this reads from it into the memory.
+        // The device has the only valid copy, so `read` transfers from it into locked memory.
         assert!(is_locked(&platform, &data, &session) && !is_locked(&platform, &small, &session));
         assert!(data.read().unwrap().iter().copied().eq(0..ITEMS));
         let mut view = data.read_write().unwrap();
@@ -122,7 +123,7 @@ mod tests {
         platform.acquire(device).read_write(&data).wait().unwrap().release().unwrap();
         let back = data.into_vec().unwrap();
         assert!(back.iter().copied().eq((0..ITEMS).map(|word| word.wrapping_mul(3))));
-        // The storage is the application's again, and nothing of it is locked.
+        // The application owns the storage again, and its pages are unlocked.
         assert!(budget.is_unused());
     }
 

@@ -1,13 +1,13 @@
-//! The parameters of a kernel: what the driver tells of them, and what the compiler does where the driver's word is not enough.
+//! The types of a kernel's parameters, as the driver or a second compilation reports them.
 //!
 //! ```text
 //!   driver: float4, uint        ──▶ a size, and for scalars a type
 //!   driver: image2d_t, sampler_t ─▶ nothing that a launch can pass
-//!   driver: a name of the source ─▶ compile the source once more, with kernels whose work-groups are as large as
-//!                                   `sizeof` that name says: the driver tells the sizes of work-groups
+//!   driver: a type of the source ─▶ compile the source once more, with probe kernels whose work-group size
+//!                                   encodes `sizeof` the type: the driver reports work-group sizes
 //! ```
-//! Not checked: what pointers point to, the fields of a structure, types that the second compilation refuses, and all of it
-//! where a driver tells nothing of parameters.
+//! Not checked: the targets of pointers, the fields of a structure, types that fail the second compilation,
+//! and all parameters that the driver does not describe.
 
 use super::handle::Kernel;
 use dml_core::{LaunchArg, Scalar};
@@ -18,13 +18,13 @@ use opencl3::kernel::{
 };
 use std::fmt;
 
-/// What an argument is, without its value.
+/// The kind of an argument, without its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Given {
     Block,
     /// A scalar of this type of OpenCL C.
     Scalar(&'static str),
-    /// A value of so many bytes.
+    /// A value of this many bytes.
     Bytes(usize),
     Local,
 }
@@ -85,7 +85,7 @@ const SCALARS: [(&str, usize); 11] = [
     ("double", 8),
 ];
 
-/// Returns the size of a type of OpenCL C in bytes, for scalars and vectors of them.
+/// Returns the size of a scalar or vector type of OpenCL C, in bytes.
 fn type_bytes(name: &str) -> Option<usize> {
     let digits = name.len() - name.trim_end_matches(|digit: char| digit.is_ascii_digit()).len();
     let (base, lanes) = name.split_at(name.len() - digits);
@@ -106,16 +106,16 @@ fn is_object(name: &str) -> bool {
     image && name.ends_with("_t") || others.contains(&name) || name.starts_with("pipe ")
 }
 
-/// What the compiler says of a type that the source names.
+/// What the compiler reports of a type that the source defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sized {
     bytes: usize,
-    /// The scalar that it is another name of, if it is one.
+    /// The scalar type that it is an alias of, if any.
     scalar: Option<&'static str>,
 }
 
 impl Sized {
-    /// What a sampler is, which has no size that matters.
+    /// The value for a sampler, whose size is not used.
     const SAMPLER: Self = Self { bytes: 0, scalar: Some("sampler_t") };
 }
 
@@ -124,7 +124,7 @@ impl Sized {
 pub(super) struct Parameter {
     address: Option<u32>,
     type_name: Option<String>,
-    /// Whether it is an image or a pipe, whatever the source calls it: nothing else has a qualifier of access.
+    /// Whether it has an access qualifier, as only images and pipes do, under any name.
     has_access: bool,
     sized: Option<Sized>,
 }
@@ -143,7 +143,7 @@ impl Parameter {
         }
     }
 
-    /// Returns the type if the source has to be asked about it: a value of a type that OpenCL C does not have by itself.
+    /// Returns the type's name if it needs a probe: a value of a type that is not built into OpenCL C.
     fn own_type(&self) -> Option<&str> {
         let name =
             self.type_name.as_deref().filter(|_| self.address == Some(CL_KERNEL_ARG_ADDRESS_PRIVATE))?;
@@ -151,7 +151,8 @@ impl Parameter {
         (is_name && type_bytes(name).is_none() && !is_object(name) && !self.has_access).then_some(name)
     }
 
-    /// Returns what the kernel takes, if `given` does not fit. The driver judges parameters that it does not describe.
+    /// Returns what the kernel takes, if `given` does not fit. Parameters that the driver does not describe
+    /// are left to the driver's own checks.
     pub(super) fn mismatch(&self, given: Given) -> Option<String> {
         let address = self.address?;
         let type_name = self.type_name.as_deref().unwrap_or("a type");
@@ -188,7 +189,7 @@ impl Parameter {
     }
 }
 
-/// Returns kernels to be compiled behind a source, which tell of the types that it names: `None` if it names none.
+/// Returns the probe kernels to append to a source, which report its types; `None` if no parameter needs one.
 pub(super) fn probe(parameters: &[Parameter]) -> Option<String> {
     let mut text = String::from(
         "\n#ifdef cl_khr_fp16\n#pragma OPENCL EXTENSION cl_khr_fp16 : enable\n#endif\n\
@@ -209,7 +210,8 @@ pub(super) fn probe(parameters: &[Parameter]) -> Option<String> {
         kind += &format!(" + {} * __builtin_types_compatible_p({name}, sampler_t)", SCALARS.len() + 1);
         let [low, high] = ['%', '/'].map(|part| format!("1 + sizeof({name}) {part} {SIDE}"));
         for (kernel, group) in [(SIZE, format!("{low}, {high}")), (KIND, format!("{kind}, 1"))] {
-            // NVIDIA's compiler makes an alias of a kernel with the body of another, which its assembler refuses.
+            // Each kernel stores another number: NVIDIA's compiler makes equal kernels aliases, which its
+            // assembler refuses.
             let number = text.len();
             text += &format!(
                 "__kernel __attribute__((reqd_work_group_size({group}, 1))) void {kernel}{index}(__global uint *out) \
@@ -220,7 +222,7 @@ pub(super) fn probe(parameters: &[Parameter]) -> Option<String> {
     (text.len() > without).then_some(text)
 }
 
-/// Notes what the kernels of [`probe`] tell, by the sizes of their work-groups.
+/// Decodes the types from the work-group sizes of the [`probe`] kernels.
 pub(super) fn answer(parameters: &mut [Parameter], group_of: impl Fn(&str) -> Option<[usize; 3]>) {
     for (index, parameter) in parameters.iter_mut().enumerate() {
         if parameter.own_type().is_none() {
@@ -238,10 +240,12 @@ pub(super) fn answer(parameters: &mut [Parameter], group_of: impl Fn(&str) -> Op
     }
 }
 
-/// The names of the kernels that tell the size of a type, and which scalar it is.
+/// Name prefix of the probe kernels for the size of a type.
 const SIZE: &str = "dml_size_of_";
+/// Name prefix of the probe kernels for the scalar type that a type is an alias of.
 const KIND: &str = "dml_kind_of_";
-/// The least number that no dimension of those work-groups reaches. Devices run groups of 32 x 32.
+/// Base in which a work-group size encodes the size of a type. Up to 960 bytes need at most 31 x 31
+/// work-items, and devices run 32 x 32.
 const SIDE: usize = 31;
 
 #[cfg(test)]

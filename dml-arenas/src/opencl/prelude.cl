@@ -1,8 +1,9 @@
-// What DML puts before a kernel that asks for its work-groups or for the size of its launch. A package is a part of a
-// run, launched with an offset. These functions answer for the whole run, as if the kernel had been launched at once.
+// What DML prepends to a kernel that queries its work-groups or the size of its launch. A package is a part
+// of a run, launched with an offset. These functions return the values of the whole run, as if it were one
+// launch.
 //
-// The offset of a dimension that is not split carries four times the size of the whole run along the split one, plus the
-// number of dimensions:
+// The offset of a dimension that is not split carries four times the size of the whole run along the split
+// dimension, plus the number of dimensions:
 //   items along x   x: first item   y: carried      z: 0
 //   items along y   x: 0            y: first item   z: carried
 //   items along z   x: carried      y: 0            z: first item

@@ -1,16 +1,19 @@
-//! One device ready for use: its context, its queues, and the objects that both need.
+//! An opened device: its context and its queues.
 //!
 //! ```text
-//!   kernels   launches, unmaps, and what frameworks enqueue; two more for launches that may run beside those
+//!   kernels   launches, unmaps, commands of other frameworks; two more queues for launches that may overlap
 //!   inward    host memory ──▶ device, fills        ┐ each in order, all three at once:
 //!   outward   device ──▶ host memory, maps         ┘ core keeps commands on the same bytes apart
-//!   aside     the first use of new storage
+//!   aside     the first write to new storage
 //! ```
-//! 1. A command on a block waits for the block's last unmap ([`Mapping::after`](super::block::Mapping::after)), which no caller waits for. Every other
-//!    command that was enqueued earlier on the same bytes has ended: core waits for its fence.
-//! 2. The queues need a device on which commands may use one buffer at once, in different bytes: see
-//!    [`Found::overlaps`](super::device::Found::overlaps). Other devices have one queue for all of them.
-//! 3. Kernels run beside each other where one may not fill the device. One on a processor has all of its cores.
+//! 1. A command on a block waits for the block's last unmap
+//!    ([`Mapping::after`](super::block::Mapping::after)), which has no fence. All other earlier commands on
+//!    the same bytes have ended: core waits for their fences.
+//! 2. Separate queues for transfers need a device whose commands may use one buffer concurrently, in
+//!    different bytes: see [`Found::overlaps`](super::device::Found::overlaps). Other devices use the
+//!    kernels' queue.
+//! 3. Kernels overlap on a device that one kernel may not fill. They do not on a processor, where each kernel
+//!    uses all cores.
 
 use super::completion::{Command, Wakers};
 use super::device::{Part, Sort};
@@ -32,35 +35,35 @@ use opencl3::types::{cl_command_queue, cl_context, cl_event};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The call that hands commands to the device.
+/// The call that submits commands to the device.
 pub(super) const FLUSH: &str = "clFlush";
-/// [`FLUSH`], of what was launched before: what is to be launched now has not begun.
+/// A [`FLUSH`] of earlier launches. If it fails, the current launch has not begun.
 const FLUSH_BEFORE: &str = "clFlush before a launch";
 const MARKER: &str = "clEnqueueMarkerWithWaitList";
 const BARRIER: &str = "clEnqueueBarrierWithWaitList";
-/// How many queues of kernels a device has on which they run beside each other.
+/// Number of kernel queues of a device on which kernels may overlap.
 const KERNEL_QUEUES: usize = 3;
 
-/// A device's context and queue. Blocks and kernels hold the session, so it is dropped last. The fields are released in
-/// this order.
+/// A device's context and queues. Blocks and kernels hold the session, so it is dropped last. The fields are
+/// released in this order.
 ///
-/// In a fork of the process that opened it, the device is lost, and the queue and the context are not handed out.
+/// In a fork of the process that opened it, the device is lost, and neither queues nor context are available.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// A number that no other session of the process has.
+    /// The session's number, unique in the process.
     id: u64,
     kernels: Queue,
-    /// The queues for kernels that may run beside those; none where they do not.
+    /// The additional queues for kernels that may overlap; empty on a device where they do not.
     further: Vec<Queue>,
     beside: Beside,
-    /// The queues for transfers to the device and from it; `None` where the kernels' queue takes them too.
+    /// The queues for transfers to the device and from it; `None` if the kernels' queue takes them too.
     transfers: Option<(Queue, Queue)>,
-    /// A queue for commands on blocks that no other command uses yet. They need not wait for any others.
+    /// The queue for commands on blocks that no other command uses yet. They wait for no other command.
     aside: Queue,
     context: Context,
     pub(super) part: Part,
     pub(super) facts: Facts,
-    /// The bytes of all live buffers.
+    /// The memory reserved for all live buffers, in bytes.
     reserved_bytes: AtomicU64,
     /// Whether a call has reported that the device is lost.
     lost: AtomicBool,
@@ -76,7 +79,7 @@ impl Drop for Session {
     }
 }
 
-/// A reservation of device memory for one buffer, until it is dropped.
+/// A reservation of device memory for one buffer, which ends when it is dropped.
 #[derive(Debug)]
 pub(super) struct Reservation {
     session: Arc<Session>,
@@ -89,14 +92,14 @@ impl Drop for Reservation {
     }
 }
 
-/// The facts that the device reports.
+/// The properties that the device reports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
-    /// The largest size of one buffer, in bytes.
+    /// The maximum size of one buffer, in bytes.
     pub(super) max_alloc_bytes: u64,
-    /// The size of the device's memory, in bytes; of the host's memory as much as this process may have.
+    /// The size of the device's memory, in bytes; of host memory, at most what this process may use.
     pub(super) memory_bytes: u64,
-    /// The largest size of a work-group along each dimension, in work-items.
+    /// The maximum size of a work-group along each dimension, in work-items.
     pub(super) max_sizes: [u64; 3],
     /// The local memory of a work-group, in bytes.
     pub(super) local_bytes: u64,
@@ -108,7 +111,7 @@ impl Session {
     /// Opens a device, or a part of one.
     ///
     /// # Errors
-    /// A sentence that names the failed call and its error.
+    /// A message that names the failed call and its error.
     pub(super) fn open(part: Part) -> Result<Self, String> {
         let failed = |call: &'static str| move |code: i32| format!("{call} failed: {}", words(code));
         let device = part.device();
@@ -131,12 +134,12 @@ impl Session {
         };
         let context = create_context(&[part.id()], std::ptr::null(), None, std::ptr::null_mut())
             .map_err(failed("clCreateContext"))?;
-        // SAFETY: the context just made, whose one reference is ours.
+        // SAFETY: the context was just created, and its only reference is taken over here.
         let context = unsafe { Context::own(context) };
         let open_queue = || {
             // SAFETY: a live context and its own device; no properties, so the queue is in order.
             let queue = unsafe { create_command_queue(context.raw(), part.id(), 0) };
-            // SAFETY: the queue just made, whose one reference is ours.
+            // SAFETY: the queue was just created, and its only reference is taken over here.
             queue.map(|queue| unsafe { Queue::own(queue) }).map_err(failed("clCreateCommandQueue"))
         };
         let transfers = if part.overlaps { Some((open_queue()?, open_queue()?)) } else { None };
@@ -165,7 +168,7 @@ impl Session {
         self.id
     }
 
-    /// Returns the queue of the kernels, for one call.
+    /// Returns the kernels' queue, for use in one call.
     ///
     /// # Errors
     /// [`TransferError::DeviceLost`] in a fork.
@@ -173,7 +176,7 @@ impl Session {
         self.expect_here().map(|()| self.kernels.raw())
     }
 
-    /// Launches a kernel that may run beside others, on each queue of kernels in turn.
+    /// Launches a kernel that may overlap with others, on the next kernel queue in rotation.
     pub(super) fn beside(
         &self,
         launch: impl FnOnce(cl_command_queue) -> Result<Fence, TransferError>,
@@ -185,15 +188,15 @@ impl Session {
         })
     }
 
-    /// Has the kernels' queue wait for those that were launched beside it so far.
+    /// Makes the kernels' queue wait for all kernels launched so far on the additional queues.
     pub(super) fn await_beside(&self) -> Result<(), TransferError> {
         self.beside.settle(|| {
             self.expect_here()?;
             let ends = self.further.iter().map(|queue| {
-                // SAFETY: a live queue; without events the marker waits for all that was enqueued before.
+                // SAFETY: a live queue; without events the marker waits for all commands enqueued before.
                 let marker = unsafe { enqueue_marker_with_wait_list(queue.raw(), 0, std::ptr::null()) };
                 let end = self.event(MARKER, marker)?;
-                // What waits in another queue does not hand it over.
+                // A wait in another queue does not submit this queue's commands.
                 flush(queue.raw()).map_err(|code| self.failed(FLUSH_BEFORE, code))?;
                 Ok(end)
             });
@@ -210,7 +213,7 @@ impl Session {
         })
     }
 
-    /// Returns the queue of transfers to the device, for one call.
+    /// Returns the queue of transfers to the device, for use in one call.
     ///
     /// # Errors
     /// [`TransferError::DeviceLost`] in a fork.
@@ -219,7 +222,7 @@ impl Session {
         self.expect_here().map(|()| queue.raw())
     }
 
-    /// Returns the queue of transfers from the device, for one call.
+    /// Returns the queue of transfers from the device, for use in one call.
     ///
     /// # Errors
     /// [`TransferError::DeviceLost`] in a fork.
@@ -228,7 +231,7 @@ impl Session {
         self.expect_here().map(|()| queue.raw())
     }
 
-    /// Returns the queue for blocks that no other command uses yet, for one call.
+    /// Returns the queue for blocks that no other command uses yet, for use in one call.
     ///
     /// # Errors
     /// [`TransferError::DeviceLost`] in a fork.
@@ -236,7 +239,7 @@ impl Session {
         self.expect_here().map(|()| self.aside.raw())
     }
 
-    /// Returns the context, for one call.
+    /// Returns the context, for use in one call.
     ///
     /// # Errors
     /// [`TransferError::DeviceLost`] in a fork.
@@ -244,8 +247,8 @@ impl Session {
         self.expect_here().map(|()| self.context.raw())
     }
 
-    /// Returns the kernels' queue, those of transfers to the device and from it, and the context as numbers, also in
-    /// a fork.
+    /// Returns the kernels' queue, the queues of transfers to and from the device, and the context as
+    /// numbers, also in a fork.
     pub(super) fn native(&self) -> ([NativeHandle; 3], NativeHandle) {
         let (inward, outward) =
             self.transfers.as_ref().map_or((&self.kernels, &self.kernels), |(a, b)| (a, b));
@@ -253,16 +256,18 @@ impl Session {
         (queues, NativeHandle(self.context.raw().addr()))
     }
 
-    /// Checks that this is no fork, so that driver calls may be made.
+    /// Checks that this process is no fork, so that it may call the driver.
     fn expect_here(&self) -> Result<(), TransferError> {
         if self.is_here() { Ok(()) } else { Err(TransferError::DeviceLost) }
     }
 
-    /// Reserves `bytes` bytes, or returns `None` if the device has less memory left. A driver that hands out the host's
-    /// memory (PoCL) never refuses, and the operating system then ends the process when the memory is used.
+    /// Reserves `bytes` bytes, or returns `None` if the device has less memory left.
+    ///
+    /// A driver that allocates host memory (PoCL) never refuses, and the operating system would kill the
+    /// process when the memory is used.
     pub(super) fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
         let add = |reserved: u64| reserved.checked_add(bytes).filter(|&sum| sum <= self.facts.memory_bytes);
-        // The count orders no other access: the driver finally decides about the memory itself.
+        // The count orders no other access: the driver has the last word on the memory itself.
         self.reserved_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
         Some(Reservation { session: self.clone(), bytes })
     }
@@ -272,7 +277,7 @@ impl Session {
         self.lost.load(Ordering::Relaxed) || !self.origin.is_here()
     }
 
-    /// Returns why the device is lost, where that is known.
+    /// Returns why the device is lost, if that is known.
     pub(super) fn loss(&self) -> Option<Arc<str>> {
         (!self.origin.is_here()).then(|| FORKED.into())
     }
@@ -280,32 +285,32 @@ impl Session {
     /// Marks the device as lost if the code says so.
     pub(super) fn note(&self, code: i32) {
         if is_lost(code) {
-            // The flag orders no other access: code that acts on the loss reads it after the call that met the loss.
+            // It orders no other access: code that acts on the loss reads it after the call that found it.
             self.lost.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Returns the error of a call on this device's queue, and notes a lost device.
+    /// Returns the error of a failed call, and notes a lost device.
     pub(super) fn failed(&self, call: &'static str, code: i32) -> TransferError {
         self.note(code);
         transfer_error(call, code)
     }
 
-    /// Waits until all kernels launched so far are done.
+    /// Waits until all kernels launched so far have ended.
     pub(super) fn finish(&self) -> Result<(), TransferError> {
         self.expect_here()?;
         let mut queues = self.further.iter().chain([&self.kernels]);
         queues.try_for_each(|queue| finish(queue.raw()).map_err(|code| self.failed("clFinish", code)))
     }
 
-    /// Hands the commands enqueued so far on a queue to the device.
+    /// Submits the commands enqueued so far on a queue to the device.
     pub(super) fn flush(&self, queue: cl_command_queue) -> Result<(), TransferError> {
         self.expect_here()?;
         flush(queue).map_err(|code| self.failed(FLUSH, code))
     }
 
-    /// Returns the fence of a command just enqueued on `queue`, which moves `bytes` bytes. `keep` lives until the command is
-    /// done.
+    /// Submits a command just enqueued on `queue`, which moves `bytes` bytes, and returns its fence. `keep`
+    /// lives until the command has ended.
     pub(super) fn fence(
         self: &Arc<Self>,
         call: &'static str,
@@ -324,12 +329,12 @@ impl Session {
         Ok(Fence::awaited(Command { call, event, bytes, session, keep, told: None }))
     }
 
-    /// Returns the queue of those to be woken, if there is a thread to wake them.
+    /// Returns the watched commands of the session, or `None` if no waker thread can be started.
     pub(super) fn wakers(&self) -> Option<Arc<Wakers>> {
         self.wakers.start("opencl").then(|| self.wakers.clone())
     }
 
-    /// Returns whether this is no fork, so that driver calls may be made.
+    /// Returns whether this process is no fork, so that it may call the driver.
     pub(super) fn is_here(&self) -> bool {
         self.origin.is_here()
     }
@@ -344,18 +349,18 @@ impl Session {
         self.wait(call, &event)
     }
 
-    /// Takes over the event of a command just enqueued.
+    /// Takes ownership of the event of a command just enqueued.
     pub(super) fn event(
         &self,
         call: &'static str,
         enqueued: Result<cl_event, i32>,
     ) -> Result<Event, TransferError> {
         let event = enqueued.map_err(|code| self.failed(call, code))?;
-        // SAFETY: the event of a command just enqueued, one reference to which the call hands over.
+        // SAFETY: the event of a command just enqueued, to which the call hands over one reference.
         Ok(unsafe { Event::own(event) })
     }
 
-    /// Waits for a command, then asks how it ended: a successful wait does not say that.
+    /// Waits for a command, then queries its status, because a successful wait does not report how it ended.
     pub(super) fn wait(&self, call: &'static str, event: &Event) -> Result<(), TransferError> {
         self.expect_here()?;
         let waited = wait_for_events(&[event.raw()]);

@@ -1,4 +1,4 @@
-//! Staged copies of a device that shares the host's memory, which does not need them.
+//! Tests of staged copies, on the first OpenCL device of the machine, even if it shares the host's memory.
 
 use super::arena::OpenClArena;
 use super::cross::{Side, relay};
@@ -55,7 +55,7 @@ impl Rig {
         self.platform.counters().operation(operation)
     }
 
-    /// Brings a range to the device, has `act` use the device's storage, and leaves the range valid there alone.
+    /// Acquires a range for the device, and runs `act` on its storage. The range is then valid only there.
     fn on_device(
         &self,
         data: &Buffer<u8>,
@@ -71,7 +71,7 @@ impl Rig {
     }
 }
 
-/// The storage of the device, past the arena.
+/// Direct access to the storage of the device, without the arena.
 struct Raw<'a> {
     session: &'a Session,
     mem: cl_mem,
@@ -81,7 +81,7 @@ impl Raw<'_> {
     fn read(&self, len: u64) -> Vec<u8> {
         let (mut bytes, queue) = (vec![0; len as usize], self.session.kernels().unwrap());
         let (size, to) = (bytes.len(), bytes.as_mut_ptr().cast());
-        // SAFETY: a live queue and buffer of this many bytes, a vector as long, and the call waits.
+        // SAFETY: a live queue, a buffer and a vector of this many bytes; the call blocks.
         unsafe { enqueue_read_buffer(queue, self.mem, CL_BLOCKING, 0, size, to, 0, std::ptr::null()) }
             .unwrap();
         bytes
@@ -97,7 +97,7 @@ impl Raw<'_> {
     }
 }
 
-/// Bytes that differ from place to place, and between seeds.
+/// Returns bytes that vary with their position and with the seed.
 fn bytes(seed: u64, len: u64) -> Vec<u8> {
     (0..len).map(|index| ((index + seed * 977).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 53) as u8).collect()
 }
@@ -171,7 +171,7 @@ fn a_part_that_fails_fails_the_copy_and_nothing_else() {
     }
 }
 
-/// A failure that its fence alone tells.
+/// Returns a failure that only the fence reports.
 fn fails_late() -> Fault {
     match Fault::fail() {
         Fault::Fail(error) => Fault::FailInFence(error),
@@ -242,7 +242,7 @@ fn a_fork_stages_nothing_and_leaves_its_parents_copies_alone() {
     assert_eq!(*data.read().unwrap(), old);
 }
 
-/// Two devices that have memory of their own, as far as their links tell.
+/// Two devices whose links treat them as discrete.
 struct Pair {
     platform: Platform,
     devices: [DeviceId; 2],
@@ -267,7 +267,7 @@ fn pair(pieces: u64) -> Option<Pair> {
         session: &sessions[index],
         locking: Some((&budget, &pool)),
     });
-    // Only what the first device has reaches the second.
+    // The second device is linked only to the first.
     builder.without_default_links_of(two.arena);
     join_staged(&mut builder, main, one.arena, LinkSpeed::default());
     relay(&mut builder, [&one, &two], &pool);
@@ -282,7 +282,7 @@ fn what_goes_between_two_devices_is_relayed_both_ways() {
             let (total, end) = (start + len + 11, start + len);
             let mut expected = bytes(len, total);
             let data = platform.buffer_from(expected.clone()).unwrap();
-            // The range is written on each device in turn, and is valid there alone.
+            // Each device in turn writes the range, which is then valid only there.
             for turn in 0..4_usize {
                 let range = data.range(start..end);
                 let grants = platform.acquire(devices[turn % 2]).read_write(&range).wait().unwrap();
@@ -309,7 +309,7 @@ fn what_goes_between_two_devices_is_relayed_both_ways() {
         assert_eq!(
             between.map(|moved| moved.copies).sum::<u64>(),
             4 * 4,
-            "three turns of each range, and its way home"
+            "three turns of each range, and the way back to main memory"
         );
         assert_eq!(pool.pieces(), pieces.min(4));
     }
@@ -334,7 +334,7 @@ fn a_part_has_moved_when_all_of_it_has_and_the_piece_is_back() {
 #[test]
 fn when_a_part_fails_no_further_part_begins() {
     const PARTS: u64 = 40;
-    // While the other thread is held up in its first part, this one fails and stops.
+    // While one thread is delayed in its first part, the other one fails and stops the copy.
     let held_up = Fault::Slow(std::time::Duration::from_millis(50));
     let script =
         Script::new().at_kind(CallKind::CopyIn, 1, Fault::fail()).at_kind(CallKind::CopyIn, 3, held_up);

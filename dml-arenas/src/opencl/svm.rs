@@ -1,15 +1,15 @@
-//! Memory that the host and one OpenCL device use at the same time: fine-grained shared virtual memory.
+//! Fine-grained shared virtual memory, which the host and one OpenCL device use concurrently.
 //!
 //! ```text
 //!   clSVMAlloc ──▶ block of `svm` ──┬── main memory is bound to it: host kernels work there
-//!                                   └── the device is bound to it: a buffer object over it (CL_MEM_USE_HOST_PTR)
+//!                                   └── the device is bound to it: a buffer over it (CL_MEM_USE_HOST_PTR)
 //! ```
-//! 1. Nobody maps or unmaps: what a kernel has written is the host's at the end of the kernel, and what the host has written
-//!    is the device's at the next launch. Meanwhile both use one buffer, in different bytes.
-//! 2. That is more than a binding to main memory gives. There OpenCL leaves the use of one buffer object by host and device
-//!    at once undefined, in whatever bytes, so they take turns.
-//! 3. The memory is the context's. A block that is bound to it keeps it, and its buffer goes first.
-//! 4. In a fork the memory stays in the address space as a copy. Nothing is allocated there and nothing is freed.
+//! 1. No map or unmap is needed. The host sees a kernel's writes when the kernel ends, and the device sees
+//!    the host's writes at the next launch. Meanwhile both use one buffer, in different bytes.
+//! 2. A binding to main memory does not allow that. There OpenCL leaves concurrent use of one buffer object
+//!    by host and device undefined, even in different bytes, so they take turns.
+//! 3. The memory belongs to the context. A block that is bound to it keeps it, and drops its buffer first.
+//! 4. In a fork the memory stays in the address space as a copy. A fork neither allocates nor frees any.
 
 use super::error::alloc_error;
 use super::session::{Reservation, Session};
@@ -23,20 +23,21 @@ use opencl3::error_codes::{CL_DEVICE_NOT_AVAILABLE, CL_MEM_OBJECT_ALLOCATION_FAI
 use opencl3::memory::{CL_MEM_READ_WRITE, CL_MEM_SVM_FINE_GRAIN_BUFFER, svm_alloc, svm_free};
 use std::ptr::NonNull;
 
-/// The name of the memory of a platform.
+/// The name of the arena.
 pub(super) const NAME: &str = "svm";
 const KIND: ArenaKind = ArenaKind("svm");
 const ALLOC: &str = "clSVMAlloc";
-/// The alignment of every block, in bytes: that of the widest vectors of OpenCL.
+/// Alignment of every block, in bytes: that of OpenCL's widest vector type.
 const ALIGN_BYTES: u32 = 128;
 
 /// Fine-grained shared virtual memory of one OpenCL device.
 ///
-/// Its own device is the processor, as that of main memory. Kernels of the processor use it through main memory, which
-/// is bound to it.
+/// Its native device is the processor, as for main memory. Kernels on the processor use it through main
+/// memory, which is bound to it.
 ///
 /// # Source
-/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4: the role of the ION arena.
+/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4: the role of the ION
+/// arena.
 #[derive(Debug)]
 pub struct SvmArena {
     desc: ArenaDesc,
@@ -44,7 +45,7 @@ pub struct SvmArena {
 }
 
 impl SvmArena {
-    /// Makes the arena of a session whose device offers such memory, for the processor `cpu`.
+    /// Creates the arena of a session whose device offers such memory, for the processor `cpu`.
     pub(super) fn new(session: Arc<Session>, cpu: DeviceId) -> Self {
         let desc = ArenaDesc::new(NAME, KIND, cpu)
             .with_remotes(DeviceSet::of(cpu))
@@ -54,24 +55,24 @@ impl SvmArena {
         Self { desc, session }
     }
 
-    /// The largest size of one block that the device can use, in bytes. A larger one is ordinary memory of
-    /// the host.
+    /// Returns the maximum size of a block that the device can use, in bytes. A larger block is ordinary host
+    /// memory.
     #[must_use]
     pub fn max_alloc_bytes(&self) -> u64 {
         self.session.facts.max_alloc_bytes
     }
 
-    /// The largest size of all blocks of the device together, in bytes.
+    /// Returns the maximum total size of all blocks of the device, in bytes.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
         self.session.facts.memory_bytes
     }
 
-    /// Allocates `size` zero bytes: shared virtual memory, or ordinary memory where the driver's limit
-    /// excludes it. The device refuses to be bound to as much, so the processor alone uses that.
+    /// Allocates `size` zero bytes: shared virtual memory, or ordinary memory above the driver's limit. The
+    /// device refuses a binding to a block of that size, so only the processor uses it.
     ///
     /// # Errors
-    /// The code of the call that failed.
+    /// The error code of the failed call.
     fn storage(&self, size: usize) -> Result<(HostSpan, Keeps), i32> {
         if size as u64 <= self.max_alloc_bytes() {
             let memory = Memory::zeroed(&self.session, size)?;
@@ -94,7 +95,7 @@ struct Memory {
     _reservation: Reservation,
 }
 
-// SAFETY: the memory is owned and reached only by address; who may touch which bytes when is decided by core.
+// SAFETY: the struct owns the memory and exposes only its address. Core decides which thread uses the bytes.
 unsafe impl Send for Memory {}
 // SAFETY: as above; no method reads or writes the bytes.
 unsafe impl Sync for Memory {}
@@ -103,19 +104,19 @@ impl Memory {
     /// Allocates `len` zero bytes.
     ///
     /// # Errors
-    /// The code of the call that failed.
+    /// The error code of the failed call.
     fn zeroed(session: &Arc<Session>, len: usize) -> Result<Self, i32> {
         let context = session.context().map_err(|_| CL_DEVICE_NOT_AVAILABLE)?;
-        // OpenCL has no empty memory.
+        // OpenCL cannot allocate zero bytes.
         let size = len.max(1);
         let reservation = session.reserve(size as u64).ok_or(CL_MEM_OBJECT_ALLOCATION_FAILURE)?;
         let flags = CL_MEM_READ_WRITE | CL_MEM_SVM_FINE_GRAIN_BUFFER;
         // SAFETY: a live context of a device that offers such memory.
         let address = unsafe { svm_alloc(context, flags, size, ALIGN_BYTES) };
-        // The call tells no reason; what it checks before is in order, so there is no memory left.
+        // The call reports no reason. Its arguments are valid, so no memory is left.
         let ptr = address.ok().and_then(|address| NonNull::new(address.cast::<u8>()));
         let ptr = ptr.ok_or(CL_MEM_OBJECT_ALLOCATION_FAILURE)?;
-        // SAFETY: `size` bytes just allocated, which the host may write without mapping them.
+        // SAFETY: `size` bytes just allocated, which the host may write without a mapping.
         unsafe { ptr.as_ptr().write_bytes(0, size) };
         Ok(Self { ptr, session: session.clone(), _reservation: reservation })
     }
@@ -123,9 +124,10 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // In a fork there is no context, and the memory is the parent's.
+        // A fork gets no context: the memory belongs to its parent.
         if let Ok(context) = self.session.context() {
-            // SAFETY: allocated in this context, freed once, here. Every block over it is gone, and with it its commands.
+            // SAFETY: allocated in this context and freed only here. All blocks over it are gone, and their
+            // commands have ended.
             let _ = unsafe { svm_free(context, self.ptr.as_ptr().cast()) };
         }
     }
@@ -146,9 +148,9 @@ impl Arena for SvmArena {
             alloc_error(name, ALLOC, code, len, limit_bytes)
         })?;
         let block = HostBlock::of(&self.desc, &span, keeps);
-        // SAFETY: the block keeps the memory, all of whose bytes are zero (1). This arena touches them for requests of core
-        // alone, and so do the device's kernels under grants (2). The memory was just made, and only blocks bound to this
-        // one are made of it (3).
+        // SAFETY: the block keeps the memory, whose bytes are all zero (1). Only this arena accesses them,
+        // for core's requests, and the device's kernels, under grants (2). The memory is new, and only blocks
+        // bound to this one share it (3).
         let host = unsafe { shown(&span, block.clone()) };
         Ok(NewBlock::new(block).with_host(host))
     }

@@ -1,4 +1,4 @@
-//! What the tests of this folder begin with: a session on the first device, and a pool of small pieces.
+//! Fixtures for the tests of this folder: a session on the first device, and a pool of small pieces.
 
 use super::device::{Found, list};
 use super::session::Session;
@@ -10,8 +10,10 @@ use std::time::Duration;
 /// The size of the pieces of [`pool`], in bytes.
 pub(super) const PIECE: u64 = 16 << 10;
 
-/// Returns the first device of this machine. Without one it says that the test checks nothing, unless `DML_EXPECT` names
-/// opencl.
+/// Returns the first device of this machine. Without one, it prints that the test is skipped.
+///
+/// # Panics
+/// If there is no device, although `DML_EXPECT` names opencl.
 pub(super) fn found() -> Option<&'static Found> {
     let found = list().ok().and_then(|listing| listing.found.first());
     if found.is_none() {
@@ -27,12 +29,12 @@ pub(super) fn session() -> Option<Arc<Session>> {
     found().map(open)
 }
 
-/// Opens a session on all of a device.
+/// Opens a session on the whole device.
 pub(super) fn open(found: &Found) -> Arc<Session> {
     Arc::new(Session::open(found.part(None).unwrap()).unwrap())
 }
 
-/// Creates a pool whose idle pieces stay.
+/// Creates a pool that frees no idle pieces during a test.
 pub(super) fn pool(limit_bytes: u64, budget: &Arc<PageLockBudget>) -> Arc<ScratchPool> {
     let idle = Duration::from_secs(3600);
     ScratchPool::with(Sizes { piece_bytes: PIECE, limit_bytes, idle }, budget)

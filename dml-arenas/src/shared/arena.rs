@@ -1,4 +1,4 @@
-//! The arena: implements for shared memory what core asks of one.
+//! The arena of shared memory.
 
 use super::memory::SharedMemory;
 use crate::kit::PAGE_BYTES;
@@ -13,13 +13,14 @@ use dml_core::{
 pub(crate) const NAME: &str = "shared";
 const KIND: ArenaKind = ArenaKind("shared");
 
-/// Memory that this process and its workers map.
+/// An arena whose memory this process and its workers map.
 ///
-/// Its own device is the processor, as that of main memory. Kernels of the processor use it through main memory, which
-/// is bound to it.
+/// Its native device is the processor, like that of main memory. Kernels on the processor use it through main
+/// memory, which is bound to it.
 ///
 /// # Source
-/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4: the role of the ION arena.
+/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4: the role of the ION
+/// arena.
 #[derive(Debug)]
 pub struct SharedArena {
     desc: ArenaDesc,
@@ -27,7 +28,7 @@ pub struct SharedArena {
 }
 
 impl SharedArena {
-    /// Makes the arena of a memory that the processor `cpu` has mapped.
+    /// Creates the arena of a memory. `cpu` is the processor.
     #[must_use]
     pub fn new(memory: Arc<SharedMemory>, cpu: DeviceId) -> Self {
         let desc = ArenaDesc::new(NAME, KIND, cpu)
@@ -38,13 +39,13 @@ impl SharedArena {
         Self { desc, memory }
     }
 
-    /// The memory that workers map.
+    /// Returns the memory that workers map.
     #[must_use]
     pub fn memory(&self) -> &Arc<SharedMemory> {
         &self.memory
     }
 
-    /// Checks that the memory is not lost: in a fork nothing is mapped at its addresses.
+    /// Checks that the memory is not lost. In a fork, nothing is mapped at its addresses.
     fn expect_there(&self) -> Result<(), TransferError> {
         if self.memory.is_lost() { Err(TransferError::DeviceLost) } else { Ok(()) }
     }
@@ -68,9 +69,9 @@ impl Arena for SharedArena {
             self.memory.take(len).ok_or_else(|| AllocError::OutOfMemory { arena: arena(), bytes: len })?;
         let span = host_span(pages.address(), len as usize);
         let block = HostBlock::of(&self.desc, &span, Keeps::Own { _memory: Box::new(pages) });
-        // SAFETY: the block keeps the pages, which are reserved and initialised as all mapped memory is (1). This arena
-        // touches them for requests of core alone, and so do workers for launches under grants (2). The pages were just
-        // taken, and only blocks bound to this one are made of them (3).
+        // SAFETY: the block keeps the pages, which are reserved and, like all mapped memory, initialised (1).
+        // This arena accesses them only for requests of core, and workers only for launches under grants (2).
+        // No other block has these pages, except blocks bound to this one (3).
         let host = unsafe { shown(&span, block.clone()) };
         Ok(NewBlock::new(block).with_host(host))
     }

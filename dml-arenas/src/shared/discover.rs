@@ -1,4 +1,4 @@
-//! Adds the shared memory to a platform, if the options name devices that share.
+//! Adds the shared memory to a platform, if the options name devices that share it.
 
 use super::arena::{NAME, SharedArena};
 use super::cross;
@@ -8,7 +8,7 @@ use crate::options::{DiscoverError, DiscoverOptions};
 use dml_core::sync::Arc;
 use dml_core::{ArenaId, PlatformBuilder};
 
-/// The shared memory of a platform that is being built.
+/// The shared memory of a platform under construction.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared {
     pub(crate) arena: ArenaId,
@@ -16,7 +16,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Returns the shared memory that was added to a builder, if any was.
+    /// Returns the shared memory of a builder, if it has one.
     pub(crate) fn of(builder: &PlatformBuilder) -> Option<Self> {
         let arenas = builder.arenas().iter().enumerate();
         let mut found = arenas.filter_map(|(index, arena)| {
@@ -26,16 +26,16 @@ impl Shared {
         found.next()
     }
 
-    /// Lets a member use the storage beside all others.
+    /// Binds a member to the storage, for concurrent use with the other members.
     pub(crate) fn bind(&self, builder: &mut PlatformBuilder, member: ArenaId) {
         cross::bind(builder, self.arena, member);
     }
 }
 
-/// Adds the arena `shared`, native to the processor, and binds main memory to it where the options say so.
+/// Adds the arena `shared`, native to the processor. Binds main memory to it if the processor shares it.
 ///
 /// # Errors
-/// [`DiscoverError::Unusable`] where the memory cannot be made.
+/// [`DiscoverError::Unusable`] if the memory cannot be created.
 pub(crate) fn discover(
     builder: &mut PlatformBuilder,
     main: ArenaId,

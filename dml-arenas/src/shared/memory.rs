@@ -1,4 +1,4 @@
-//! The memory itself: a file, its pages, and whether it can still be used.
+//! The shared memory: a memory file, its pages and its loss.
 
 use super::window::{Window, memory};
 use crate::kit::Heap;
@@ -10,46 +10,47 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-/// A memory file that this process has mapped, and that workers map too
+/// A memory file that this process and its workers map
 /// ([`OffloadDevice::start_sharing`](crate::offload::OffloadDevice::start_sharing)).
 ///
-/// The memory is given back to the machine when the last reference is dropped and the last such worker has ended.
+/// The memory is freed when the last reference is dropped and the last sharing worker has ended.
 #[derive(Debug)]
 pub struct SharedMemory {
     window: Window,
     heap: Heap,
-    /// Why the memory must not be used any more.
+    /// Why the memory must no longer be used.
     spoiled: OnceLock<Arc<str>>,
 }
 
 impl SharedMemory {
-    /// Makes a memory of `bytes` bytes. Pages are reserved when blocks are allocated.
+    /// Creates a memory of `bytes` bytes. Pages are reserved when blocks are allocated.
     ///
     /// # Errors
-    /// The error of the operating system: for a name that is too long or contains a zero, for no bytes, and for more
-    /// than can be addressed or than files may have (`ulimit -f`).
+    /// An error if the name is too long or contains a zero character. Also if the size is zero, exceeds the
+    /// address space or exceeds the limit on files (`ulimit -f`). Otherwise, the error of the operating
+    /// system.
     pub fn new(name: &str, bytes: u64) -> io::Result<Arc<Self>> {
         let window = Window::map(memory(name, bytes)?, bytes)?;
         Ok(Arc::new(Self { window, heap: Heap::new(bytes), spoiled: OnceLock::new() }))
     }
 
-    /// The size, in bytes.
+    /// Returns the size, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.window.bytes()
     }
 
-    /// Returns how much of the machine's memory it takes at present, in bytes: the pages of all blocks.
+    /// Returns the memory that is reserved on the machine: the pages of all blocks, in bytes.
     ///
     /// # Errors
     /// The error of the operating system.
     pub fn reserved_bytes(&self) -> io::Result<u64> {
-        // The system counts in units of 512 bytes.
+        // `st_blocks` counts units of 512 bytes.
         Ok(u64::try_from(fstat(self.file())?.st_blocks).unwrap_or(0) * 512)
     }
 
-    /// Returns why the memory is lost, if it is: in a fork of the process that made it, and after a worker that shares
-    /// it could not be ended.
+    /// Returns why the memory is lost, if it is. It is lost in a fork of the process that created it, and
+    /// after a sharing worker was killed and did not end.
     #[must_use]
     pub fn loss(&self) -> Option<Arc<str>> {
         if !self.window.is_here() {
@@ -77,21 +78,21 @@ impl SharedMemory {
         &self.window
     }
 
-    /// Returns the part of the memory that lies at a host address, if it is of this memory.
+    /// Returns the part of the memory at a host address, or `None` if it is not in this memory.
     pub(crate) fn part_of(&self, host: &HostSpan) -> Option<Span> {
         self.window.part_of(host)
     }
 
-    /// Takes pages for `bytes` bytes; `None` where there is no room, in the file or in the machine.
+    /// Allocates pages for `bytes` bytes. Returns `None` if the file or the machine lacks free memory.
     pub(super) fn take(self: &Arc<Self>, bytes: u64) -> Option<Pages> {
         let span = self.heap.take(bytes)?;
-        // If the machine lacks memory, dropping the pages gives them back.
+        // If the reservation fails, dropping the pages releases them.
         let pages = Pages { memory: self.clone(), span };
         self.window.reserve(span).is_ok().then_some(pages)
     }
 }
 
-/// Pages of the memory, given back when dropped.
+/// Pages of the memory, released when dropped.
 #[derive(Debug)]
 pub(super) struct Pages {
     memory: Arc<SharedMemory>,
@@ -99,7 +100,7 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// The address of the first byte. Where there are no pages, it is that of the memory itself.
+    /// Returns the address of the first byte. For an empty span, it is that of the memory itself.
     pub(super) fn address(&self) -> NonNull<u8> {
         self.memory.window.place(self.span)
     }
@@ -107,7 +108,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // In a fork the pages are still the parent's. Where a worker could still write, nobody may have them again.
+        // In a fork, the pages are still the parent's. Pages that a worker could still write are not reused.
         if !self.memory.is_lost() {
             self.memory.window.give_back(self.span);
             self.memory.heap.give_back(self.span);

@@ -1,11 +1,13 @@
-//! A memory file, as each process sees it that maps it: a worker's own memory, and the memory that workers share.
+//! The mapping of a memory file in one process: a worker's own memory, or the memory that workers share.
 //!
-//! 1. The owner makes the file at its full size, and seals the size before a worker sees it. So no worker can shrink the
-//!    file, and every address in the mapping stays valid.
-//! 2. Pages are reserved when a block is allocated, so that a lack of memory is an error there and not a signal later.
-//!    A worker can give back pages of its memory unnoticed by the owner. Touching such a page allocates it again. That
-//!    fails only where the machine has no memory left and the kernel counts memory strictly.
-//! 3. A fork of either process lacks the mapping. Its destructor leaves newer mappings at these addresses alone.
+//! 1. The owner creates the file at its full size, and seals the size before a worker sees it. So no worker
+//!    can shrink the file, and every address in the mapping stays valid.
+//! 2. Pages are reserved when a block is allocated, so that a lack of memory is an error at the allocation
+//!    and not a signal later. A worker can release pages of its memory without the owner's notice. The next
+//!    access allocates such a page again. That fails only if the machine has no free memory and the kernel
+//!    does not overcommit.
+//! 3. A fork of either process does not inherit the mapping. Its destructor does not unmap newer mappings at
+//!    these addresses.
 
 use crate::fork::Origin;
 use dml_core::{HostSpan, Span};
@@ -20,16 +22,16 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-/// The size of one reservation step: a signal interrupts only the current step, which then begins again.
+/// Size of one reservation step, in bytes. A signal interrupts only the current step, which is then retried.
 const PIECE_BYTES: u64 = 64 << 20;
 /// The seals that fix the size of the file.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// Makes a file of memory.
+/// Creates a memory file with a sealed size.
 ///
 /// # Errors
-/// The error of the operating system. A size above the limit on files is an error too, because the system would send a
-/// signal.
+/// The error of the operating system. A size above the limit on files is an error too, because the system
+/// would send a signal.
 pub(crate) fn memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|&limit| limit < bytes) {
         return Err(io::Error::other(format!("files are limited to {limit} bytes (ulimit -f)")));
@@ -40,8 +42,8 @@ pub(crate) fn memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Returns the descriptor, or a copy of it that is no standard stream. A program that has closed its standard streams
-/// may still write to them.
+/// Returns the descriptor, or a duplicate if it has the number of a standard stream. A program that has
+/// closed its standard streams may still write to them.
 pub(crate) fn above_standard_streams(descriptor: OwnedFd) -> io::Result<OwnedFd> {
     match descriptor.as_raw_fd() {
         0..=2 => Ok(rustix::io::fcntl_dupfd_cloexec(&descriptor, 3)?),
@@ -58,8 +60,8 @@ pub(crate) struct Window {
     origin: Origin,
 }
 
-// SAFETY: the mapping is reached only by address; who may touch which bytes when is decided by the abstract machine in
-// the owner, and by the call that is being served in the worker, not by which thread holds this value.
+// SAFETY: the mapping is accessed only by address. Core decides in the owner which accesses may happen, and
+// the call that is served decides in a worker. Neither depends on the thread that holds this value.
 unsafe impl Send for Window {}
 // SAFETY: as above.
 unsafe impl Sync for Window {}
@@ -68,7 +70,8 @@ impl Window {
     /// Maps the file.
     ///
     /// # Errors
-    /// An error for a file that is not sealed or has another size, or the error of the operating system.
+    /// An error if the file's size is not sealed, is zero or is not `bytes`. Otherwise, the error of the
+    /// operating system.
     pub(crate) fn map(file: OwnedFd, bytes: u64) -> io::Result<Self> {
         let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
         let seals = fcntl_get_seals(&file)?;
@@ -78,17 +81,17 @@ impl Window {
         let size = u64::try_from(fstat(&file)?.st_size).unwrap_or(0);
         let len = usize::try_from(bytes).ok().filter(|&len| size == bytes && len > 0);
         let len = len.ok_or_else(|| invalid(format!("memory of {size} bytes, not of {bytes}")))?;
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a new mapping at an address that the kernel chooses replaces no existing mapping.
         let base = unsafe {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED | MapFlags::NORESERVE, &file, 0)
         }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
-        // SAFETY: the mapping just made. A core file need not hold memory of another process; the advice may be
-        // refused, which harms nothing.
+        // SAFETY: the mapping just made. A core file need not contain another process's memory. A refusal is
+        // harmless.
         let _ = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxDontDump) };
         let window = Self { file, base, bytes: len, origin: Origin::here() };
-        // SAFETY: the same mapping. A fork goes without it; where it is refused, the window goes again.
+        // SAFETY: the same mapping. A fork does not inherit it. If this fails, dropping `window` unmaps it.
         unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork) }?;
         Ok(window)
     }
@@ -101,7 +104,7 @@ impl Window {
         self.bytes as u64
     }
 
-    /// Returns the address of a span; `None` where the span reaches past the end.
+    /// Returns the address of a span, or `None` if it reaches past the end.
     pub(crate) fn at(&self, span: Span) -> Option<NonNull<u8>> {
         // SAFETY: within the mapping, as just checked.
         (span.end() <= self.bytes()).then(|| unsafe { self.base.add(span.start() as usize) })
@@ -110,13 +113,13 @@ impl Window {
     /// Returns the address of the bytes of a transfer.
     ///
     /// # Panics
-    /// When the bytes are not within the window. The device has checked that before.
+    /// If the bytes are not within the window. The device must have checked them.
     pub(crate) fn place(&self, span: Span) -> NonNull<u8> {
         self.at(span)
-            .unwrap_or_else(|| panic!("bug of the device: bytes {span} of a memory of {} bytes", self.bytes))
+            .unwrap_or_else(|| panic!("device bug: bytes {span} are not in a memory of {} bytes", self.bytes))
     }
 
-    /// Returns the part of the file that lies at a host address; `None` where the address is not of this mapping.
+    /// Returns the part of the file at a host address, or `None` if it is not in this mapping.
     pub(crate) fn part_of(&self, host: &HostSpan) -> Option<Span> {
         let start = host.as_ptr().addr().checked_sub(self.base.as_ptr().addr())? as u64;
         let end = start.checked_add(host.len())?;
@@ -126,18 +129,18 @@ impl Window {
     /// Copies host memory into the window, starting at `offset`.
     ///
     /// # Safety
-    /// 1. The host memory is lent to the caller, and the bytes of the window are the caller's to write, until this
-    ///    returns. The two do not overlap.
+    /// 1. Until this returns, the host memory is lent to the caller, and the caller may write the bytes of
+    ///    the window. The two do not overlap.
     pub(crate) unsafe fn copy_in(&self, offset: u64, from: &HostSpan) {
         let to = self.place(Span::new(offset, offset + from.len()));
-        // SAFETY: live for their lengths, and as the caller answers for (1).
+        // SAFETY: both are valid for the length. The caller guarantees the rest (1).
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len() as usize) };
     }
 
     /// Copies bytes of the window, starting at `offset`, into host memory.
     ///
     /// # Safety
-    /// 1. As [`copy_in`](Self::copy_in), with the host memory to be written and the window to be read.
+    /// 1. As [`copy_in`](Self::copy_in), but the host memory is written and the window is only read.
     pub(crate) unsafe fn copy_out(&self, offset: u64, to: &HostSpan) {
         let from = self.place(Span::new(offset, offset + to.len()));
         // SAFETY: as in `copy_in`.
@@ -147,10 +150,10 @@ impl Window {
     /// Sets every byte of a span.
     ///
     /// # Safety
-    /// 1. The bytes are the caller's to write until this returns.
+    /// 1. The caller may write the bytes until this returns.
     pub(crate) unsafe fn fill(&self, span: Span, byte: u8) {
         let to = self.place(span);
-        // SAFETY: within the window, and as the caller answers for (1).
+        // SAFETY: the bytes are within the window. The caller guarantees the access (1).
         unsafe { std::ptr::write_bytes(to.as_ptr(), byte, span.len() as usize) };
     }
 
@@ -175,7 +178,7 @@ impl Window {
     pub(crate) fn give_back(&self, span: Span) {
         if !span.is_empty() {
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            // If the kernel refuses, the pages stay with the window, and a later block uses them.
+            // If the kernel refuses, the window keeps the pages for a later block.
             while fallocate(&self.file, hole, span.start(), span.len()) == Err(Errno::INTR) {}
         }
     }
@@ -186,7 +189,7 @@ impl Drop for Window {
         if !self.origin.is_here() {
             return;
         }
-        // SAFETY: exactly the mapping made in `map`, unmapped once, here.
+        // SAFETY: exactly the mapping made in `map`, unmapped only here.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -226,7 +229,7 @@ mod tests {
         for _ in 0..TIMES {
             drop(Window::map(memory("dml-test", BYTES as u64).unwrap(), BYTES as u64).unwrap());
         }
-        // Other tests may map something meanwhile, but not a part of this.
+        // Other tests may map memory meanwhile, but much less than this.
         let now = mapped_bytes();
         assert!(now < before + TIMES / 8 * BYTES, "{now} bytes are mapped, {before} before");
     }

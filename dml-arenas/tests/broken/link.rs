@@ -51,7 +51,8 @@ impl CrossArena for BrokenLink {
 /// Copies what stands a page further on.
 fn off(job: &CopyJob) -> Result<Fence, TransferError> {
     let source = job.source_host().expect("main memory has an address");
-    // SAFETY: core has lent these bytes of the source, which live and are initialised, until the job is dropped.
+    // SAFETY: core has lent these bytes of the source, which live and are initialised, until the job is
+    // dropped.
     let mut bytes = unsafe { std::slice::from_raw_parts(source.as_ptr(), source.len() as usize) }.to_vec();
     bytes.rotate_left(PAGE as usize);
     let memory = HostMemory::holding(bytes);

@@ -1,4 +1,5 @@
-//! Arenas for the tests of the conformance suite: one that does everything late and has little room, and broken ones.
+//! Arenas for the tests of the conformance suite: one that does everything late and has little room, and
+//! broken ones.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 

@@ -1,5 +1,5 @@
-//! A memory of limited size whose copies are done by a thread of its own, in order: nothing of it is mapped, and its fences
-//! are awaited.
+//! A memory of limited size whose copies are done by a thread of its own, in order: nothing of it is mapped,
+//! and its fences are awaited.
 
 use dml_arenas::MainMem;
 use dml_core::sync::{Condvar, Mutex};
@@ -26,9 +26,9 @@ pub(crate) enum Defect {
     Fragments,
     /// It is never full.
     Bottomless,
-    /// Fences never wake anybody.
+    /// Fences never call a waker.
     NeverWakes,
-    /// Fences wake whoever polled first, right after the second poll.
+    /// The second poll of a fence calls the waker of the first poll.
     WakesTheFirst,
     /// Fences say that they have ended when they begin.
     SaysTooSoon,
@@ -306,7 +306,8 @@ impl Arena for Pool {
         let at = self.own(copy.block(), copy.span());
         let (block, _, from) = copy.into_parts();
         Ok(self.start(&block, move |inner, memory| {
-            // SAFETY: the pool's thread alone touches its memory, one job after the other, and waits for each.
+            // SAFETY: the pool's thread alone touches its memory, one job after the other, and waits for
+            // each.
             inner.copy_in(unsafe { CopyIn::new(memory, at.start(), from) })
         }))
     }

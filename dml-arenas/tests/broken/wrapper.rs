@@ -158,8 +158,8 @@ impl Broken {
             copy.calls_to_go -= 1;
             if copy.calls_to_go == 0 {
                 let source = copy.bytes.source(whole(&copy.bytes));
-                // SAFETY: the checks that meet this defect have one transfer under way at a time, and this one ends here,
-                // before the one that is being asked for begins.
+                // SAFETY: the checks that meet this defect have one transfer under way at a time, and this
+                // one ends here, before the one that is being asked for begins.
                 let request = unsafe { CopyIn::new(&copy.block, copy.offset, source) };
                 let _ = self.inner.copy_in(request).expect("a copy starts").wait();
             }
@@ -173,7 +173,8 @@ impl Broken {
         span.end().min(block.len()).saturating_sub(span.start())
     }
 
-    /// A transfer of the arena inside, which says that it is done where the block is another's, if that is what is wrong.
+    /// A transfer of the arena inside, which says that it is done where the block is another's, if that is
+    /// what is wrong.
     fn foreign_or(
         &self,
         len: u64,
@@ -211,7 +212,8 @@ impl Broken {
                 let known = shown.iter().position(|shown| Arc::ptr_eq(&shown.block, block));
                 let before = known.map(|known| shown.swap_remove(known).first);
                 let span = real.span();
-                // SAFETY: the arena inside has just shown the bytes, and core asks it for nothing before this answer.
+                // SAFETY: the arena inside has just shown the bytes, and core asks it for nothing before this
+                // answer.
                 let now = unsafe { std::slice::from_raw_parts(span.as_ptr(), span.len() as usize) }.to_vec();
                 let first = before.unwrap_or_else(|| now.clone());
                 let memory = HostMemory::holding(if self.is(Defect::MapStale) { first.clone() } else { now });
@@ -231,7 +233,7 @@ impl Broken {
     }
 }
 
-/// A block that says that it is over somebody's storage, and is not.
+/// A block that reports given storage as its backing, although its bytes are a copy.
 #[derive(Debug)]
 struct Copied {
     copy: BlockRef,
@@ -297,8 +299,8 @@ impl Arena for Broken {
             }
             Defect::AttachIsElsewhere => Ok(self.inner.alloc(storage.len())?.into_block()),
             Defect::AttachWrites if !storage.is_empty() => {
-                // SAFETY: one of the storage's bytes; the check looks at them before and after this call, and core gives
-                // nobody access while it attaches them.
+                // SAFETY: the byte is in the storage. The check looks at it before and after this call, and
+                // core grants no access while it attaches the storage.
                 unsafe { *storage.host().expect("an address").as_ptr() ^= 0xFF };
                 self.inner.attach(storage)
             }

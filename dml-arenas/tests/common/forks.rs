@@ -28,8 +28,8 @@ pub(crate) struct Child(libc::pid_t);
 
 /// Forks. The child ends itself where it hangs.
 pub(crate) fn fork() -> Fork {
-    // SAFETY: the child does what a test has it do, and ends by `leave`. What it may not do of what other threads have
-    // begun is what these tests are about; the C library's own locks are usable in a child.
+    // SAFETY: the child does what a test has it do, and ends by `leave`. What it may not do of what other
+    // threads have begun is what these tests are about; the C library's own locks are usable in a child.
     match unsafe { libc::fork() } {
         0 => {
             // SAFETY: ends a child that hangs; nothing else is of this process.
@@ -65,7 +65,7 @@ impl Child {
     /// Waits for its end, and returns what the system says of it.
     fn end(self) -> libc::c_int {
         let mut status = -1;
-        // SAFETY: waits for a child of this process that nobody else waits for.
+        // SAFETY: waits for a child of this process that no other code waits for.
         assert_eq!(unsafe { libc::waitpid(self.0, &raw mut status, 0) }, self.0);
         status
     }

@@ -10,8 +10,8 @@ use dml_core::{DeviceId, DeviceKind, Fence, HostMemory, OwnBlock, Platform, Span
 
 /// The platform of this machine if it has an OpenCL device, with that device.
 ///
-/// Without one the test is skipped, out loud, unless the environment variable `DML_EXPECT` names `opencl`: then the run
-/// was told that there is a device, and the test fails.
+/// Without one the test is skipped, out loud, unless the environment variable `DML_EXPECT` names `opencl`:
+/// then the run was told that there is a device, and the test fails.
 pub(crate) fn with_opencl(test: &str) -> Option<(Platform, DeviceId)> {
     // A device that CUDA has as well is used only where it is named.
     let named = DiscoverOptions::default().only(["opencl:0"]);
@@ -36,7 +36,8 @@ pub(crate) fn with_opencl_options(test: &str, options: &DiscoverOptions) -> Opti
     }
 }
 
-/// As [`with_opencl_options`], of something that drivers of GPUs need not offer, such as parts of a device: a GPU without it is told so.
+/// As [`with_opencl_options`], of something that drivers of GPUs need not offer, such as parts of a device: a
+/// GPU without it is told so.
 pub(crate) fn with_opencl_offer(test: &str, options: &DiscoverOptions) -> Option<(Platform, DeviceId)> {
     let (platform, device) = with_opencl(test)?;
     let kind = platform.devices()[usize::from(device.0)].kind;
@@ -52,8 +53,8 @@ pub(crate) fn with_opencl_offer(test: &str, options: &DiscoverOptions) -> Option
     }
 }
 
-/// The platform of this machine if it has a CUDA device, with that device. Without one the test is skipped, out loud, unless
-/// the environment variable `DML_EXPECT` names `cuda`.
+/// The platform of this machine if it has a CUDA device, with that device. Without one the test is skipped,
+/// out loud, unless the environment variable `DML_EXPECT` names `cuda`.
 pub(crate) fn with_cuda(test: &str) -> Option<(Platform, DeviceId)> {
     let builder =
         Platform::builder().discover_with(&DiscoverOptions::default().offload(0)).expect("nothing is named");

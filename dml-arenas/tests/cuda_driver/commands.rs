@@ -38,13 +38,14 @@ fn whoever_waits_longer_looks_now_and_then() {
     let driver = stand_in();
     let platform = platform(&["cuda:0"]);
     let block = alloc(&arena(&platform, "cuda:0"), 100);
-    // After an eighth of a second each sleep takes a millisecond at the least, and not much more. A busy machine may take longer to get there.
+    // After an eighth of a second each sleep takes a millisecond at the least, and not much more. A busy
+    // machine may take longer to get there.
     let is_now_and_then = |_| {
         let begun = Instant::now();
         let (looks, ()) = driver.made_by("cuEventQuery", || std::thread::sleep(Duration::from_millis(50)));
         (10..=begun.elapsed().as_millis() as i64 + 2).contains(&looks)
     };
-    // By whoever blocks, and by the thread that tells others.
+    // Once a thread blocks, and once the thread that calls wakers looks at the event.
     for is_told in [false, true] {
         let held = driver.hold();
         let mut awaited = Some(fill(&block, 7));
@@ -147,7 +148,8 @@ fn what_a_command_uses_is_held_until_it_has_ended() {
     let block = alloc(&arena, 1000);
     let held = driver.hold();
     let fence = fill(&block, 7);
-    // The block goes, the memory stays: the stand-in would end the process at a command on memory that is gone.
+    // The block goes, the memory stays: the stand-in would end the process at a command on memory that is
+    // gone.
     drop((block, arena, platform));
     assert_eq!(driver.count("blocks"), 1);
     drop(held);
@@ -239,7 +241,7 @@ fn a_command_of_a_lost_device_has_ended_once_that_is_told() {
     nothing_is_left(driver);
 }
 
-/// Whoever hears that it has ended waits for it at once.
+/// A caller that is told that a command has ended waits for it, so a failed query must not count as its end.
 #[test]
 fn a_command_that_cannot_be_asked_has_not_ended() {
     let driver = stand_in();

@@ -1,4 +1,5 @@
-/* What DML uses of NVRTC. Its code is the source itself behind a line that says what it was made by, as PTX is text. */
+/* The part of NVRTC that DML uses. Its output is text, like PTX: the source itself, behind a line that says
+ * how it was compiled. */
 
 #include <stdio.h>
 #include <stdlib.h>

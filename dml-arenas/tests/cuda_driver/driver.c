@@ -1,11 +1,13 @@
-/* What DML uses of NVIDIA's driver, of GPUs that are not there: their memory is this process's, and each stream is a thread.
+/* The part of NVIDIA's driver that DML uses, for GPUs that do not exist: their memory is this process's, and
+ * each stream is a thread.
  *
  *   cuda:0, cuda:1   reach each other by NVLink, have pools
- *   cuda:2           reaches nobody, has no pools
+ *   cuda:2           reaches no other GPU, has no pools
  *
- * It is as strict as the driver is lax. What a program must not do ends the process: memory that is freed under a command, that
- * another stream is not yet to use, that is not locked any more; handles that are gone; copies between GPUs of which one was not
- * opened to the other; what is left behind in a context that is given back. `stand_in_count` tells what is there. */
+ * It is as strict as the driver is lax. Misuse ends the process: use of memory that was freed under a
+ * command, that another stream must not use yet, or that is no longer locked; stale handles; copies between
+ * GPUs of which one was not opened to the other; objects left in a released context. `stand_in_count` returns
+ * the number of live objects of a kind. */
 
 #include "streams.h"
 
@@ -36,7 +38,8 @@ long stand_in_count(const char *what) {
 /* The program that was loaded last. */
 const char *stand_in_program(void) { return modules ? modules->text : ""; }
 
-/* Forgets what a test has left that is nobody's: pages that it locked itself, memory in pieces, and what was to fail. */
+/* Drops what a test has left without an owner: pages that it locked itself, memory in pieces, and failures
+ * still due. */
 void stand_in_forget(void) {
     pthread_mutex_lock(&lock);
     for (struct block *at = blocks, *next; at; at = next) {
@@ -60,7 +63,8 @@ void stand_in_lose(int device, int code) {
     pthread_mutex_unlock(&lock);
 }
 
-/* Memory of the device in pieces at addresses that follow each other. The program mapped each, or allocated it in the context. It is never freed. */
+/* Makes device memory in pieces at consecutive addresses. The program mapped each, or allocated it in the
+ * context. The memory is never freed. */
 address stand_in_pieces(int device, int count, size_t bytes, int is_mapped) {
     char *memory = calloc(count, bytes);
     pthread_mutex_lock(&lock);

@@ -25,7 +25,7 @@ impl Deref for StandIn {
     }
 }
 
-/// Opens the stand-in. From then on whoever opens the driver has it.
+/// Opens the stand-in. From then on, every open of the driver's library returns it.
 pub(crate) fn stand_in() -> StandIn {
     static OPENED: OnceLock<Library> = OnceLock::new();
     alone();
@@ -44,7 +44,7 @@ pub(crate) fn stand_in() -> StandIn {
 #[derive(Clone, Copy)]
 pub(crate) struct Compiler(&'static Library);
 
-/// Opens the compiler's stand-in. From then on whoever opens NVRTC has it.
+/// Opens the compiler's stand-in. From then on, every open of NVRTC returns it.
 pub(crate) fn compiler() -> Compiler {
     static OPENED: OnceLock<Library> = OnceLock::new();
     let (soname, file, text) = ("libnvrtc.so", "cuda_driver/compiler.c", include_str!("compiler.c"));
@@ -75,8 +75,8 @@ impl StandIn {
         unsafe { pause(call.as_ptr(), millis) };
     }
 
-    /// Memory of a device that lies in so many pieces of so many bytes, which the driver tells apart: mapped piece by piece, or
-    /// allocated in the context.
+    /// Memory of a device that lies in so many pieces of so many bytes, which the driver tells apart: mapped
+    /// piece by piece, or allocated in the context.
     pub(crate) fn pieces(self, device: i32, count: i32, bytes: usize, is_mapped: bool) -> usize {
         let pieces = self.call::<unsafe extern "C" fn(c_int, c_int, usize, c_int) -> u64>(c"stand_in_pieces");
         // SAFETY: a device of the stand-in.

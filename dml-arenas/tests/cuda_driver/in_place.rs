@@ -43,7 +43,8 @@ impl Setup {
         buffer
     }
 
-    /// Copies from one to the other, each word plus one. Returns the copies and bindings that it took to have both there.
+    /// Copies from one to the other, each word plus one. Returns the copies and bindings that it took to have
+    /// both there.
     fn follow(&self, from: &Buffer<u32>, to: &Buffer<u32>) -> [u64; 2] {
         let counters = self.platform.counters();
         counters.reset();
@@ -240,7 +241,7 @@ fn a_gpu_is_bound_to_page_locked_memory_alone() {
     stand_in();
     let told = discovered(DiscoverOptions::default().bind("cuda:0"), &["cuda:0"]).map(drop);
     assert!(matches!(&told, Err(DiscoverError::BadBinding { device, .. }) if device == "cuda:0"), "{told:?}");
-    // Whoever is not opened is not bound.
+    // A device that is not opened is not bound.
     let options = options().bind("cuda:1");
     let told = discovered(options, &["cuda:0"]).map(drop);
     assert!(told.is_ok(), "{told:?}");

@@ -174,7 +174,8 @@ fn streams_of_the_application_are_asked_and_awaited() {
     nothing_is_left(driver);
 }
 
-/// A waker that panics, or calls back, runs on the thread that tells of its stream. It keeps nobody else waiting.
+/// A waker that panics or calls back runs on the thread that watches its stream. Other waiters on the stream
+/// are still woken.
 #[test]
 fn a_waker_that_panics_or_calls_back_holds_up_no_stream() {
     struct Hostile(std::sync::Arc<dyn Arena>, usize, AtomicUsize);

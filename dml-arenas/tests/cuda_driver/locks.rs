@@ -1,4 +1,5 @@
-//! Page-locked memory: main memory whose pages are registered when that pays, and the arena of page-locked memory.
+//! Page-locked memory: main memory whose pages are registered when that pays, and the arena of page-locked
+//! memory.
 
 use super::{MIB, alloc, arena, cuda, home, nothing_is_left, platform, platform_with};
 use crate::common::{pattern, put, take};

@@ -1,7 +1,9 @@
-//! CUDA arenas on a machine without a GPU: a library stands in for the driver, and is stricter than it (`driver.c`).
+//! CUDA arenas on a machine without a GPU: a library stands in for the driver, and is stricter than it
+//! (`driver.c`).
 //!
-//! What kernels compute, how fast anything is, and what the driver really does is for a real GPU to show (`tests/cuda.rs`). Here is what
-//! DML asks of the driver, in every order, and what it does when the driver refuses.
+//! What kernels compute, how fast anything is, and what the driver really does is for a real GPU to show
+//! (`tests/cuda.rs`). Here is what DML asks of the driver, in every order, and what it does when the driver
+//! refuses.
 
 #![cfg(all(feature = "cuda", target_os = "linux", not(dml_loom)))]
 
@@ -40,7 +42,8 @@ fn cuda(arena: &Arc<dyn Arena>) -> &CudaArena {
 /// Checks that all that was taken of the driver was given back.
 #[track_caller]
 fn nothing_is_left(driver: StandIn) {
-    // Scratch memory is kept for a second, and threads need a moment to end. What is left in a context when it goes ends the process.
+    // Scratch memory is kept for a second, and threads need a moment to end. What is left in a context when
+    // it goes ends the process.
     driver.until("contexts", 0);
     for what in ["streams", "events", "pools", "blocks", "locked", "modules", "pushed"] {
         assert_eq!(driver.count(what), 0, "{what}");

@@ -1,4 +1,5 @@
-/* What is there of the GPUs that are not: memory, streams and their threads, commands as they run. `driver.c` has the calls. */
+/* State of the GPUs that do not exist: memory, streams and their threads, commands as they run. `driver.c`
+ * has the calls. */
 
 #pragma once
 #define REFUSED 100
@@ -17,7 +18,7 @@ struct pool { int device, opened_to; size_t kept; struct pool *next; };
 enum state { FRESH, LIVE, CACHED };
 struct block { address start; size_t size; int device; enum state state; struct pool *pool; struct stream *of; struct block *next; };
 struct region { uintptr_t start; size_t size; int is_mapped; struct region *next; };
-/* What an event was recorded for last. Streams wait for that, whatever the event is recorded for later; it is never freed. */
+/* The last record of an event. Streams wait for it even if the event is recorded again. Never freed. */
 struct record { int is_reached, code; };
 struct event { int device; struct record *record; struct event *next; };
 struct module { int device; char *text; struct module *next; };

@@ -1,4 +1,5 @@
-/* What DML uses of NVML, of two GPUs: one whose counter grows by 250 mJ with each reading, and one without a counter. */
+/* The part of NVML that DML uses, for two GPUs: one whose counter grows by 250 mJ with each reading, and one
+ * without a counter. */
 
 #include <stddef.h>
 #include <string.h>

@@ -282,7 +282,8 @@ fn a_fork_beside_transfers_and_runs_of_other_threads_disturbs_neither() {
         });
         let mut forks = 0;
         while !busy.is_finished() {
-            // Locks of buffers that the other thread held at that moment stay locked in the child: it asks the device alone.
+            // Locks of buffers that the other thread held at that moment stay locked in the child: it asks
+            // the device alone.
             let child = child(|| {
                 assert!(scene.device.is_lost());
                 assert!(scene.device.function("scale").unwrap_err().is_device_lost());

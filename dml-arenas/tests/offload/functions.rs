@@ -119,7 +119,7 @@ fn arguments_that_do_not_fit_are_refused_before_anything_runs() {
     assert!(index == 2 && reason.contains("shares bytes with argument 0"), "{index}: {reason}");
     #[allow(clippy::reversed_empty_ranges, reason = "that is what is refused")]
     let backwards = rig.launch(&scale, 9..3, &[]).unwrap_err();
-    assert_eq!(backwards.to_string(), "scale on offload:0 was asked for items 9..3");
+    assert_eq!(backwards.to_string(), "bad items for scale on offload:0: 9..3 begins after its end");
     let many: Vec<_> = (0..20_000).map(|_| Argument::Scalar(Scalar::U64(u64::MAX))).collect();
     assert!(matches!(rig.launch(&scale, 0..1, &many), Err(OffloadError::TooLong { .. })));
     let of_other = other.function("scale");

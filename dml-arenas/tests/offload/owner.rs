@@ -154,9 +154,11 @@ fn owner_that_ends() {
 
 #[test]
 fn a_program_that_is_no_worker_is_named() {
-    for (program, said) in
-        [("true", "ended instead"), ("/no/such/program", "does not start"), ("/", "does not start")]
-    {
+    for (program, said) in [
+        ("true", "ended before it was ready"),
+        ("/no/such/program", "does not start"),
+        ("/", "does not start"),
+    ] {
         let error = OffloadDevice::start("offload:0", &WorkerOptions::new(program)).unwrap_err().to_string();
         assert!(error.contains("offload:0") && error.contains(program) && error.contains(said), "{error}");
     }

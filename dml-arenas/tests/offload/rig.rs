@@ -83,7 +83,8 @@ impl Rig {
         offset: u64,
         from: &HostMemory,
     ) -> Result<Fence, TransferError> {
-        // SAFETY: the block is the test's own, and whatever else it has put in a pipeline for these bytes has ended.
+        // SAFETY: the block is the test's own, and whatever else it has put in a pipeline for these bytes has
+        // ended.
         let copy = unsafe { CopyIn::new(block, offset, from.source(all_of(from))) };
         self.arena.copy_in(copy)
     }
@@ -134,8 +135,8 @@ impl Rig {
     }
 }
 
-/// A pipeline of a test, whose blocks are its own: it names bytes that others use only where one waits for the other, or
-/// to see what is refused.
+/// A pipeline of a test, whose blocks are its own: it names bytes that others use only where one waits for
+/// the other, or to see what is refused.
 pub(crate) struct Line(Pipeline);
 
 impl Line {

@@ -94,7 +94,8 @@ impl Scene {
         let block = grants.block(&region).expect("granted").expect("it has bytes");
         let [value, ms] = scalars.map(|scalar| Argument::Scalar(Scalar::U32(scalar)));
         let arguments = [Argument::Write(block, Span::new(words.start * 4, words.end * 4)), value, ms];
-        // SAFETY: the words are granted, the grant lasts until the fence has ended, and the function touches no others.
+        // SAFETY: the words are granted, the grant lasts until the fence has ended, and the function touches
+        // no others.
         let run = unsafe { arena(&self.platform, device).launch(function, words, &arguments) };
         grants.in_flight(run.expect("it fits"))
     }
@@ -150,7 +151,7 @@ fn words(seed: u32) -> Vec<u32> {
     (0..WORDS as u32).map(|index| index.wrapping_mul(2_654_435_761) ^ seed).collect()
 }
 
-/// What words are after somebody has added to them.
+/// Updates the expected words as one `add` does.
 fn added(words: &mut [u32], part: Range<u64>, value: u32) {
     let part = &mut words[part.start as usize..part.end as usize];
     part.iter_mut().for_each(|word| *word = word.wrapping_mul(3).wrapping_add(value));
@@ -162,7 +163,7 @@ fn fill_in(data: &Buffer<u32>, words: &[u32]) {
     view.release().expect("committed");
 }
 
-/// Whoever of three is first, in whichever turn the others follow: `None` is the host.
+/// Orders in which the host (`None`) and two workers take turns. Each of the three is first in one of them.
 const TURNS: [[Option<usize>; 3]; 4] =
     [[None, Some(0), Some(1)], [Some(0), Some(1), None], [Some(1), None, Some(0)], [Some(1), Some(0), None]];
 
@@ -412,7 +413,7 @@ fn a_fork_has_neither_the_memory_nor_its_contents() {
     scene.add(0, &data, 0..WORDS, 5);
     added(&mut expected, 0..WORDS, 5);
     let reserved = scene.memory().reserved_bytes().unwrap();
-    // Nobody has to ask first: what is valid would be granted without a call of any arena.
+    // Requests must fail although valid bytes are granted without a call of any arena.
     child(|| {
         assert!(data.read().unwrap_err().is_device_lost());
         assert!(data.write().unwrap_err().is_device_lost());
@@ -434,7 +435,7 @@ fn a_fork_has_neither_the_memory_nor_its_contents() {
         assert!(matches!(&error, AllocError::Lost { loss, .. } if loss.contains("fork")), "{error}");
     })
     .ends_well();
-    // Whoever looks at a view from before is ended; nothing of the parent's is seen or changed.
+    // A child that reads a view from before the fork is killed. It sees and changes no byte of the parent.
     child(|| {
         // SAFETY: the child's own; a sanitizer's handler would make another end of it.
         unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };

@@ -122,7 +122,7 @@ fn whoever_is_called_needs_not_look() {
     let mut fence = fill(&block, 7);
     let (waker, told) = waker();
     assert!(fence.poll(&waker).is_pending());
-    // Whoever asks the driver hears that the command runs.
+    // The driver answers every query that the command still runs.
     driver.set(c"stand_in_stale", 1);
     drop(held);
     told.recv_timeout(AT_ONCE).expect("the driver has called");
@@ -170,7 +170,7 @@ fn what_was_polled_can_be_waited_for_or_dropped() {
     nothing_is_left(driver);
 }
 
-/// Whoever hears that it has ended waits for it at once.
+/// A caller that is told that a command has ended waits for it, so a failed query must not count as its end.
 #[test]
 fn a_command_that_cannot_be_asked_has_not_ended() {
     let driver = stand_in();

@@ -22,7 +22,7 @@ fn refused(arena: &Arc<dyn Arena>, len: u64) -> AllocError {
     OwnBlock::alloc(arena, len).map(drop).unwrap_err()
 }
 
-/// What somebody panics with.
+/// Returns the message that `does` panics with.
 fn panics<T>(does: impl FnOnce() -> T) -> String {
     let panic = catch_unwind(AssertUnwindSafe(does)).map(drop).expect_err("it does not panic");
     panic.downcast_ref::<String>().expect("a text").clone()
@@ -84,7 +84,7 @@ fn what_the_driver_says_of_an_allocation_is_told_and_nothing_stays_reserved() {
     ] {
         driver.fail(call, 0, code);
         assert_eq!(refused(&arena, 5), expected, "{call} {code}");
-        // What nobody could wait for goes with the next block.
+        // A block whose command could not be waited for is freed with the next block.
         driver.until("blocks", i64::from(call == "clWaitForEvents"));
         assert!(!arena.is_lost());
     }
@@ -320,7 +320,7 @@ fn the_hosts_memory_stays_until_the_device_is_done_with_it() {
     add(&platform, "opencl:0", &data);
     drop(data.read().unwrap());
     let held = driver.hold();
-    // The unmap is under way, and nobody waits for it.
+    // The unmap is in flight, and no thread waits for it.
     let device = platform.device("opencl:0").unwrap();
     platform.acquire(device).read(&data).wait().unwrap().release().unwrap();
     assert_eq!(driver.count("queued"), 1);

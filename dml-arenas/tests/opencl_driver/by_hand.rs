@@ -1,4 +1,5 @@
-//! Programs written by hand, with which DML is compared: what they ask of the driver, and what they do when it refuses.
+//! Programs written by hand, with which DML is compared: what they ask of the driver, and what they do when
+//! it refuses.
 
 use super::nothing_is_left;
 use crate::common::pattern;
@@ -11,7 +12,8 @@ use dml_arenas::opencl::native::{Baseline, BaselineArg, BaselineError, BaselineS
 const ADD: &str = "kernel void add(__global uint *data, uint what, ulong end)
     kernel void pass(__global uint *from, __global uint *to, float factor) kernel void narrow(__global uint *data)";
 
-/// Adds 5 to the first words of a buffer, which has `words` zeros before, and has an input that it does not look at.
+/// Adds 5 to the first words of a buffer, which has `words` zeros before, and has an input that it does not
+/// look at.
 fn spec(device: usize, words: usize, items: [usize; 2], local: [usize; 2]) -> BaselineSpec<'static> {
     let args = vec![BaselineArg::Output(words * 4), BaselineArg::U32(5), BaselineArg::U64(words as u64)];
     BaselineSpec { device, limit: None, source: ADD, kernel: "add", options: "-DX", args, items, local }
@@ -70,7 +72,8 @@ fn data_moves_by_copies_or_by_maps_where_the_host_shares_the_memory() {
         baseline.run().unwrap();
         assert_eq!(driver.launched(), "pass 0+100/1 memory memory 0000c03f");
         let after = calls.map(|call| driver.made(call));
-        // Before the clock runs, the host takes the inputs back and gives up the outputs: a map and an unmap each.
+        // Before the clock runs, the host takes the inputs back and gives up the outputs: a map and an unmap
+        // each.
         assert_eq!([0, 1, 2, 3].map(|at| after[at] - before[at]), expected, "{device} {is_suited}");
     }
 }

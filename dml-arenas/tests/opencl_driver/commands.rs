@@ -81,7 +81,8 @@ fn whoever_comes_after_an_unmap_waits_for_it() {
     for command in 0..4 {
         block.map(CPU, MAPPED).unwrap();
         block.overwrite(0, &[command; 100]);
-        // The unmap comes behind this, and no one waits. A command on the block beforehand would end the process.
+        // The unmap comes behind this, and no one waits. A command on the block beforehand would end the
+        // process.
         let fence = late(&kernel, &busy, 7, 50);
         block.unmap(MapState::Unmapped).unwrap();
         match command {
@@ -183,7 +184,8 @@ fn the_end_of_a_command_is_told_as_it_was() {
         driver.fail(&format!("end of {call}"), 0, code::OUT_OF_RESOURCES);
         let end = command(&block, &mut memory).unwrap().wait();
         assert_eq!(end, Err(framework(call, -5, "CL_OUT_OF_RESOURCES")));
-        // The wait fails, and then the question how it ended. The driver says of the wait that the command failed, or something else.
+        // The wait fails, and then the question how it ended. The driver says of the wait that the command
+        // failed, or something else.
         for (code, said) in [(-14, call), (-5, "clWaitForEvents")] {
             let fence = command(&block, &mut memory).unwrap();
             driver.fail("clWaitForEvents", 0, code);

@@ -113,7 +113,8 @@ fn a_device_that_cannot_be_split_says_so() {
     let refused = |units| {
         discovered(DiscoverOptions::default().limit("opencl:0", units), &["opencl:0"]).map(drop).unwrap_err()
     };
-    // By counts it cannot be split at all; in equal parts each call is made twice, for the number and for the parts.
+    // By counts it cannot be split at all; in equal parts each call is made twice, for the number and for the
+    // parts.
     driver.fail("clCreateSubDevices", 1, -68);
     let said = refused(3).to_string();
     assert!(said.ends_with("its driver cannot split it: CL_INVALID_DEVICE_PARTITION_COUNT"), "{said}");
@@ -146,7 +147,7 @@ fn a_device_that_does_not_open_says_which_call_failed_and_leaves_nothing() {
         driver.fail(call, after, code::OUT_OF_RESOURCES);
         let refused = discovered(DiscoverOptions::default(), &["opencl:0"]).map(drop).unwrap_err();
         assert_eq!(refused, DiscoverError::unusable("opencl:0", reason), "{call} {after}");
-        // Where nobody named it, the others are there.
+        // If the options do not name the device, the other devices are there.
         driver.fail(call, after, code::OUT_OF_RESOURCES);
         let platform = all(DiscoverOptions::default());
         assert!(said(&platform).contains(&format!("opencl:0, Quick GPU (B stand-in): {reason}")));
@@ -196,7 +197,7 @@ fn a_device_that_another_framework_has_is_left_to_it_unless_it_is_named() {
         builder.discover_with(&options.offload(0)).unwrap().build().unwrap()
     };
     let platform = with_other("pci 0001:1a:03.1", "other:0", DiscoverOptions::default());
-    let expected = "opencl:0, Quick GPU (B stand-in): it is other:0; name it to use it as well";
+    let expected = "opencl:0, Quick GPU (B stand-in): same device as other:0; name it to use both";
     assert!(said(&platform).contains(&expected.to_owned()), "{:?}", said(&platform));
     assert!(platform.device("opencl:0").is_err() && platform.device("opencl:3").is_ok());
     let named = DiscoverOptions::default().only(["cpu", "opencl:0"]);

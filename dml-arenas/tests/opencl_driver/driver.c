@@ -1,5 +1,5 @@
-/* What DML uses of an OpenCL loader and its drivers, of devices that are not there: their memory is this process's, and each queue is a
- * thread.
+/* The part of an OpenCL loader and its drivers that DML uses, for devices that do not exist: their memory is
+ * this process's, and each queue is a thread.
  *
  *   opencl:0   a GPU with memory of its own, at 0001:1a:03.1
  *   opencl:1   the processor, whose memory the host shares, also byte by byte; it splits into any parts
@@ -7,9 +7,9 @@
  *   opencl:3   a GPU of NVIDIA's extension, at 0002:65:0a.2
  *   opencl:4   to opencl:7 are of no use, each for another reason
  *
- * It is as strict as drivers are lax. What a program must not do ends the process: objects that are gone, memory that is used while the host
- * has it, maps that do not end. No command begins before it was handed over (clFlush and whoever waits), and memory is had at
- * its first use. `stand_in_count` tells what is there. */
+ * It is as strict as drivers are lax. Misuse ends the process: use of released objects, use of memory while
+ * the host has it, maps that do not end. No command begins before it is submitted, by clFlush or by a wait.
+ * Memory is allocated at its first use. `stand_in_count` returns the number of live objects of a kind. */
 
 #include "objects.h"
 
@@ -72,7 +72,7 @@ long stand_in_count(const char *what) {
     return count;
 }
 
-/* From now on nobody is called at the end of a command. Zero calls those who were to be. */
+/* Holds back the callbacks at the end of commands from now on. Zero makes the held-back calls. */
 void stand_in_silence(int silent) {
     pthread_mutex_lock(&lock);
     is_silent = silent;
@@ -97,7 +97,7 @@ void stand_in_forget(void) {
     pthread_mutex_unlock(&lock);
 }
 
-/* From now on no command has ended for those who ask. Zero ends that. */
+/* From now on, queries answer that no command has ended. Zero ends that. */
 void stand_in_stale(int stale) { is_stale = stale; }
 
 /* The last launch: the kernel, its sizes, and the bytes of its arguments. */

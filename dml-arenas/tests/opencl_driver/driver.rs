@@ -26,7 +26,7 @@ impl Deref for StandIn {
     }
 }
 
-/// Opens the stand-in. From then on whoever opens the loader has it.
+/// Opens the stand-in. From then on, every open of the loader returns it.
 pub(crate) fn stand_in() -> StandIn {
     static OPENED: OnceLock<Library> = OnceLock::new();
     alone();
@@ -43,7 +43,7 @@ pub(crate) fn stand_in() -> StandIn {
 }
 
 impl StandIn {
-    /// Has the driver call nobody at the end of a command, until the result is dropped.
+    /// Holds back the driver's callbacks at the end of commands until the result is dropped.
     pub(crate) fn silence(self) -> Silence {
         self.set(c"stand_in_silence", 1);
         Silence(self)
@@ -60,7 +60,7 @@ impl StandIn {
     }
 }
 
-/// While it lives, the driver calls nobody.
+/// While it lives, the driver holds its callbacks back.
 #[must_use]
 pub(crate) struct Silence(StandIn);
 

@@ -1,8 +1,9 @@
-//! OpenCL arenas on a machine without an OpenCL device: a library stands in for the loader and its drivers, and is stricter than they are
-//! (`driver.c`).
+//! OpenCL arenas on a machine without an OpenCL device: a library stands in for the loader and its drivers,
+//! and is stricter than they are (`driver.c`).
 //!
-//! What kernels compute, how fast anything is, and what a driver really does is for a real device to show (`tests/opencl.rs`). Here is what
-//! DML asks of drivers, in every order, and what it does when a driver refuses.
+//! What kernels compute, how fast anything is, and what a driver really does is for a real device to show
+//! (`tests/opencl.rs`). Here is what DML asks of drivers, in every order, and what it does when a driver
+//! refuses.
 
 #![cfg(all(feature = "opencl", target_os = "linux", not(dml_loom)))]
 
@@ -58,8 +59,8 @@ fn what_was_taken_is_given_back() {
     let driver = stand_in();
     let platform = platform(&DEVICES);
     assert_eq!((driver.count("contexts"), driver.count("devices")), (4, 0));
-    // One for kernels, one each way, and one for what is new. A device of OpenCL 1 has none for the ways. The others have two more for kernels, but not the
-    // processor.
+    // One for kernels, one each way, and one for what is new. A device of OpenCL 1 has none for the ways. The
+    // others have two more for kernels, but not the processor.
     assert_eq!(driver.count("queues"), 6 + 4 + 2 + 6);
     let sizes = [0, 1, 511, 513, 3 * MIB];
     let blocks = DEVICES.map(|device| sizes.map(|len| alloc(&arena(&platform, device), len)));

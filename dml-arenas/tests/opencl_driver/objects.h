@@ -1,5 +1,5 @@
-/* What there is of the OpenCL devices that are not: objects with their references, queues and their threads, commands as they run.
- * `driver.c` has the calls. */
+/* State of the OpenCL devices that do not exist: objects with their references, queues and their threads,
+ * commands as they run. `driver.c` has the calls. */
 
 #pragma once
 #define REFUSED -6
@@ -12,7 +12,7 @@ enum {
 };
 enum { GROUP = 256, ALIGNMENT = 128, PARAMETERS = 16, CHILDREN = 4 };
 
-/* What each object begins with. An object is gone when nobody has a reference, and its children hold one of it each. */
+/* Header of each object. An object is freed with its last reference. Each of its children holds one. */
 enum kind { DEVICE, CONTEXT, QUEUE, MEMORY, PROGRAM, KERNEL, EVENT, KINDS };
 struct object { enum kind kind; int references; struct object *parents[2], *next; };
 

@@ -20,7 +20,7 @@ pub(crate) const COMMON: &str = include_str!("stand_in.h");
 
 /// Where a library comes from.
 pub(crate) struct Source<'a> {
-    /// The first name that its users look for: whoever looks finds what is open already.
+    /// The name that users try first. An open by that name returns the library that is open already.
     pub(crate) soname: &'a str,
     /// The file, in the folder of tests.
     pub(crate) file: &'a str,
@@ -50,7 +50,8 @@ impl Source<'_> {
 
     /// Opens the library, for as long as the process lives.
     pub(crate) fn open(&self) -> Library {
-        // SAFETY: what the libraries made of these sources do when they are opened is to fill tables of their own.
+        // SAFETY: what the libraries made of these sources do when they are opened is to fill tables of their
+        // own.
         unsafe { Library::new(self.built()) }.expect("the library opens")
     }
 }
@@ -146,7 +147,8 @@ impl Drop for Held {
     }
 }
 
-/// Lets no other test of this process run until the calling thread ends or asks again: what is counted is of the whole process.
+/// Lets no other test of this process run until the calling thread ends or asks again: what is counted is of
+/// the whole process.
 pub(crate) fn alone() {
     static ALONE: Mutex<()> = Mutex::new(());
     thread_local! {
@@ -186,7 +188,8 @@ pub(crate) fn threads() -> Vec<String> {
     names.map(|name| name.trim().to_owned()).collect()
 }
 
-/// How many calls this thread makes meanwhile to read files, pipes and the like; `None` where the kernel does not count them.
+/// How many calls this thread makes meanwhile to read files, pipes and the like; `None` where the kernel does
+/// not count them.
 pub(crate) fn reads_by(does: impl FnOnce()) -> Option<u64> {
     let reads = || {
         let counts = std::fs::read_to_string("/proc/thread-self/io").ok()?;

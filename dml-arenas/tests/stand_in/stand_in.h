@@ -1,5 +1,6 @@
-/* What the libraries have in common that stand in for drivers: calls are counted and refused on demand, commands are held back. Whoever
- * includes this says what a call is refused with (REFUSED) that STAND_IN_FAILS names. */
+/* Common code of the libraries that stand in for drivers: it counts calls, refuses them on demand, and holds
+ * commands back. The including file defines the code that a call named in STAND_IN_FAILS is refused with
+ * (REFUSED). */
 
 #pragma once
 #define _GNU_SOURCE
@@ -20,7 +21,7 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static time_t held_until;
 static struct { char name[48]; long made; int after, code, pause; } calls[CALLS];
 
-/* A fork may ask what was called: it inherits the lock free, and nobody who waits. */
+/* A forked child may query the calls: it inherits the lock unlocked, and no waiter. */
 static void before_a_fork(void) { pthread_mutex_lock(&lock); }
 static void after_a_fork(void) { pthread_mutex_unlock(&lock); }
 static void in_the_fork(void) {
@@ -84,7 +85,7 @@ static int enter(const char *name) {
 #define TAKE_OUT(list, thing) ({ typeof(&(list)) at_ = &(list); while (*at_ != (thing)) at_ = &(*at_)->next; *at_ = (thing)->next; })
 #define COUNT(list, condition) ({ long n_ = 0; for (typeof(list) it = (list); it; it = it->next) n_ += (condition); n_; })
 
-/* Sleeps until something has changed, or for a second at most: nobody says when a hold is over. */
+/* Sleeps until something has changed, or for a second at most: the end of a hold is not signalled. */
 static void sleep_for_a_while(void) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);

@@ -36,7 +36,8 @@ impl Access {
 
     /// Returns the access that serves both, for bytes that one kernel names twice.
     ///
-    /// Overwriting bytes that are also read needs the old bytes, so `ReadOnly` with `WriteInvalidate` is `ReadWrite`.
+    /// Overwriting bytes that are also read needs the old bytes, so `ReadOnly` with `WriteInvalidate` is
+    /// `ReadWrite`.
     #[must_use]
     pub const fn merge(self, other: Self) -> Self {
         match (self, other) {
@@ -64,13 +65,14 @@ impl Claim {
     }
 }
 
-/// The claims of one request on one buffer: sorted, disjoint and non-empty, and neighbours have different access.
+/// The claims of one request on one buffer: sorted, disjoint and non-empty, and neighbours have different
+/// access.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Claims(SmallVec<[Claim; 1]>);
 
 impl Claims {
-    /// Brings claims into canonical form. Each byte has the merged access of all claims that name it, neighbours of equal
-    /// access are joined, and empty ranges are left out.
+    /// Brings claims into canonical form. Each byte has the merged access of all claims that name it,
+    /// neighbours of equal access are joined, and empty ranges are left out.
     ///
     /// # Complexity
     /// O(n log n).
@@ -85,8 +87,8 @@ impl Claims {
         if claims.windows(2).all(|pair| pair[0].span.end() < pair[1].span.start()) {
             return Self(claims);
         }
-        // Each cut is a start or an end of a claim. `open` counts, per access, the claims that cover the bytes between
-        // two cuts.
+        // Each cut is a start or an end of a claim. `open` counts, per access, the claims that cover the
+        // bytes between two cuts.
         let ends = |claim: &Claim| {
             [(claim.span.start(), claim.access, true), (claim.span.end(), claim.access, false)]
         };
@@ -112,7 +114,7 @@ impl Claims {
         Self(merged)
     }
 
-    /// Returns those that share a byte with `span`.
+    /// Returns the claims that share a byte with `span`.
     ///
     /// # Complexity
     /// O(log n).
@@ -147,7 +149,7 @@ impl Claims {
         self.meeting(others).any(|(one, other)| one.conflicts(other))
     }
 
-    /// Returns the same bytes, to be read alone.
+    /// Returns claims to read the same bytes.
     #[must_use]
     pub fn reading(&self) -> Self {
         Self::new(self.iter().map(|claim| Claim { access: Access::ReadOnly, ..*claim }))

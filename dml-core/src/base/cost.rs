@@ -28,8 +28,8 @@ impl Cost {
     /// Returns the latency plus the size over the bandwidth.
     ///
     /// # Shape and units
-    /// `latency_ns` in nanoseconds, `bytes` in bytes, `bytes_per_s` in bytes per second. A bandwidth of zero is
-    /// infeasible unless `bytes` is zero.
+    /// `latency_ns` in nanoseconds, `bytes` in bytes, `bytes_per_s` in bytes per second. A bandwidth of zero
+    /// is infeasible unless `bytes` is zero.
     #[must_use]
     pub const fn of_transfer(latency_ns: u64, bytes: u64, bytes_per_s: u64) -> Self {
         if bytes == 0 {

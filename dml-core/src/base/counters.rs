@@ -4,7 +4,7 @@ use crate::base::id::LinkId;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A kind of call on an arena, which is counted.
+/// A counted kind of call on an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Operation {
@@ -164,6 +164,6 @@ mod tests {
         assert!(counters.transfers().is_empty());
         assert!(counters.operations().iter().all(|(_, count)| *count == 0));
         counters.count_transfer(LinkId(2), 5, Duration::from_nanos(3));
-        assert_eq!(counters.transfers(), transfer(5, 1, 3), "nothing of before is left");
+        assert_eq!(counters.transfers(), transfer(5, 1, 3), "counts from before the reset are gone");
     }
 }

@@ -1,11 +1,12 @@
-//! What several threads do together, with as many of them as come in time.
+//! Work that a leading thread shares with the helper threads that arrive in time.
 //!
 //! ```text
-//!   the thread that leads  ─▶ opens, asks helpers ▏ shares ▏ closes, waits for those inside ─▶
-//!   helper 1                        └─▶ wakes, comes in ▏ shares ▏ leaves
-//!   helper 2                                         └─▶ wakes ... finds it closed, and is not waited for
+//!   leading thread  ─▶ opens, calls helpers ▏ works ▏ closes, waits for the helpers inside ─▶
+//!   helper 1                  └─▶ wakes, enters ▏ works ▏ leaves
+//!   helper 2                                   └─▶ wakes ... finds the gate closed: no thread waits for it
 //! ```
-//! A scope waits until every helper has begun and ended, also those that wake when there is nothing left to do.
+//! In contrast, a scope waits until every helper has begun and ended, even a helper that wakes after the work
+//! is done.
 
 #![allow(unsafe_code)]
 
@@ -17,12 +18,14 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
-/// How long a thread that waits for helpers does so without giving its core away.
+/// Longest time that the leading thread spins while it waits for helpers.
 const SPINNING: Duration = Duration::from_micros(20);
-/// How long it does so without sleeping. They are at their last jobs, and a sleeping thread would take longer to wake up than these take.
+/// Longest time that it waits without sleeping. The helpers are at their last jobs, which end sooner than a
+/// sleeping thread would wake.
 const AWAKE: Duration = Duration::from_micros(300);
 
-/// Where helpers come in, to do what the thread that has opened it lends them. Once it is closed nobody does.
+/// Access of helper threads to work that the leading thread lends them. A helper that arrives after the gate
+/// has closed does nothing.
 ///
 /// ```
 /// use dml_core::helpers::{Gate, Helpers};
@@ -37,7 +40,7 @@ const AWAKE: Duration = Duration::from_micros(300);
 /// };
 /// Gate::open(&share, |gate| {
 ///     let gate = gate.clone();
-///     // Without a thread this one does all of it.
+///     // If no helper comes, this thread does all the work.
 ///     _ = Helpers::shared().call(move || gate.help(|| ()));
 ///     share();
 /// });
@@ -45,33 +48,35 @@ const AWAKE: Duration = Duration::from_micros(300);
 /// ```
 pub struct Gate {
     state: Mutex<State>,
-    /// Nobody is inside any more.
+    /// Notified when the last helper leaves.
     is_left: Condvar,
-    /// How many helpers are inside. Written under the lock.
+    /// Number of helpers inside; written under the lock.
     inside: AtomicUsize,
 }
 
 struct State {
-    /// What helpers do; `None` once the gate is closed.
+    /// The helpers' work; `None` once the gate is closed.
     share: Option<&'static (dyn Fn() + Sync)>,
-    /// With what the first one panicked.
+    /// The payload of the first helper that panicked.
     panic: Option<Panic>,
 }
 
 type Panic = Box<dyn Any + Send>;
 
 impl Gate {
-    /// Opens a gate for those who help with `share`, while the caller does `lead`. Waits for those who came in. A helper that keeps the gate can ask later
-    /// on, and does nothing then.
+    /// Opens a gate for helpers with `share`, runs `lead` on this thread, then closes the gate. Waits for the
+    /// helpers inside. A helper that keeps the gate may call [`help`](Self::help) later, and then does
+    /// nothing.
     ///
-    /// `share` may run on several threads at once, and again and again. It must not wait for the thread that leads, which waits for it. Who leads calls `share`
-    /// as well, if all of it is to be done whoever comes.
+    /// `share` may run on several threads at once, and several times. It must not wait for the leading
+    /// thread, which waits for it. If all the work must be done without helpers too, `lead` must call `share`
+    /// as well.
     ///
     /// # Panics
-    /// With the panic of `lead`, or else the first one of a helper.
+    /// With the panic of `lead`, or else with the first panic of a helper.
     pub fn open(share: &(dyn Fn() + Sync), lead: impl FnOnce(&Arc<Self>)) {
-        // SAFETY: only who is inside uses it. `close` lets nobody in any more and waits until nobody is inside, before this call ends, which has
-        // borrowed it: nothing in between unwinds.
+        // SAFETY: only helpers inside use the reference. This call borrows `share`, and before it ends,
+        // `close` admits no further helper and waits until none is inside. Nothing in between unwinds.
         let share = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &'static (dyn Fn() + Sync)>(share) };
         let state = Mutex::new(State { share: Some(share), panic: None });
         let gate = Arc::new(Self { state, is_left: Condvar::new(), inside: AtomicUsize::new(0) });
@@ -81,14 +86,16 @@ impl Gate {
             (Ok(()), None) => {}
             (Ok(()), Some(panic)) => resume_unwind(panic),
             (Err(panic), other) => {
-                // One is heard. Another one's destructor could panic, which would end the process while this one unwinds.
+                // Only one panic is resumed. The other payload's destructor could panic too, which would
+                // abort the process during the unwinding.
                 std::mem::forget(other);
                 resume_unwind(panic);
             }
         }
     }
 
-    /// Comes in and shares, after `first`; unless the gate is closed. Panics of both are the leading thread's.
+    /// Enters, runs `first` and then the shared work, unless the gate is closed. A panic of either is passed
+    /// to the leading thread.
     pub fn help(&self, first: impl FnOnce()) {
         let share = {
             let state = self.state.lock();
@@ -102,7 +109,7 @@ impl Gate {
         }));
         let mut state = self.state.lock();
         if let Err(panic) = helped {
-            // As above.
+            // Only the first panic is kept, as in `open`.
             match state.panic {
                 None => state.panic = Some(panic),
                 Some(_) => std::mem::forget(panic),
@@ -113,23 +120,23 @@ impl Gate {
         }
     }
 
-    /// Returns soon after nobody is inside, or after a while.
+    /// Waits without sleeping until no helper is inside, for at most `AWAKE`.
     fn spin(&self) {
         let begun = Instant::now();
         while self.inside.load(Acquire) > 0 {
             match begun.elapsed() {
                 waited if waited < SPINNING => std::hint::spin_loop(),
-                // One of them may have no core.
+                // A helper may be waiting for a core.
                 waited if waited < AWAKE => std::thread::yield_now(),
                 _ => break,
             }
         }
     }
 
-    /// Lets nobody in any more, and waits for those inside. Returns the first one's panic.
+    /// Closes the gate, and waits for the helpers inside. Returns the first panic of a helper.
     fn close(&self) -> Option<Panic> {
         self.state.lock().share = None;
-        // A model knows no time.
+        // loom does not model time.
         if !cfg!(dml_loom) {
             self.spin();
         }

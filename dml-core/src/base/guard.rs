@@ -11,20 +11,21 @@ pub fn quietly<T>(theirs: T) {
     let _ = guard(|| drop(theirs));
 }
 
-/// A foreign value that is dropped [`quietly`]. Two of them that panic in one unwinding would otherwise end the process.
+/// A foreign value that is dropped [`quietly`]. Otherwise, a panic of its destructor during an unwinding
+/// would abort the process.
 #[derive(Clone, Debug)]
 pub struct Quiet<T>(Option<T>);
 
 impl<T> Quiet<T> {
-    /// Takes charge of a value.
+    /// Wraps a value.
     pub const fn new(theirs: T) -> Self {
         Self(Some(theirs))
     }
 
-    /// Returns the value, to be dropped as any other.
+    /// Returns the value. The caller then drops it like any other value.
     #[must_use]
     pub fn into_inner(mut self) -> T {
-        self.0.take().expect("it is there until it is dropped")
+        self.0.take().expect("the value is present until the drop")
     }
 }
 
@@ -32,13 +33,13 @@ impl<T> Deref for Quiet<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.0.as_ref().expect("it is there until it is dropped")
+        self.0.as_ref().expect("the value is present until the drop")
     }
 }
 
 impl<T> DerefMut for Quiet<T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.0.as_mut().expect("it is there until it is dropped")
+        self.0.as_mut().expect("the value is present until the drop")
     }
 }
 

@@ -1,12 +1,13 @@
-//! Threads that are kept, so that whoever needs one does not wait until it is made.
+//! Cached threads: a task starts without the delay of creating a thread.
 //!
 //! ```text
-//!   call(task) ─┬─ one is idle ──▶ it wakes up ──▶ task ──▶ idle, to be called first
-//!               └─ none is ──────▶ a new thread ─▶ task ──▶ idle, unless enough are: then it ends
+//!   call(task) ─┬─ a thread is idle ──▶ it wakes up ──▶ task ──▶ idle, next to be called
+//!               └─ none is idle ──────▶ new thread ───▶ task ──▶ idle, or ends if enough threads are idle
 //! ```
-//! 1. A task never waits for another one: it has a thread of its own, however many tasks there are.
-//! 2. Whoever was idle last is called first: its core may still know what it needs.
-//! 3. A fork has none of its parent's threads, and may find their lock held for ever. There each task has a new thread.
+//! 1. No task waits for another one: each task gets its own thread, whatever the number of tasks.
+//! 2. The thread that became idle last is called first: the caches of its core may still be warm.
+//! 3. A fork has none of its parent's threads, and may find their lock held for ever. In a fork, each task
+//!    gets a new thread.
 
 use crate::base::guard::guard;
 use crate::base::sync::{Arc, Condvar, Mutex, thread};
@@ -14,23 +15,24 @@ use std::fmt;
 use std::io;
 use std::sync::OnceLock;
 
-/// How many idle threads the process keeps.
+/// Maximum number of idle threads that the process keeps.
 const MOST_KEPT: usize = 16;
 
-/// Threads that are kept for tasks of any kind.
+/// Cached threads for tasks of any kind.
 ///
-/// To make a thread takes about 0.1 ms until it runs, to wake one up less than half of that. Idle ones cost memory for what they have touched of their
-/// stacks.
+/// A new thread takes about 0.1 ms until it runs; waking an idle one takes less than half of that. An idle
+/// thread costs the memory of the stack pages that it has touched.
 ///
-/// A thread has the cores, the priority and the signal mask of whoever made its first call. What a task leaves in thread-locals the next task finds there, which
-/// may be anybody's; their destructors run when the thread ends.
+/// A thread has the core affinity, the priority and the signal mask of the caller that created it.
+/// Thread-locals persist from one task to the next, which may be of another caller. Their destructors run
+/// when the thread ends.
 ///
 /// ```
 /// use dml_core::helpers::Helpers;
 /// use std::sync::mpsc;
 ///
 /// let (sender, receiver) = mpsc::channel();
-/// Helpers::shared().call(move || sender.send(42).expect("somebody listens"))?;
+/// Helpers::shared().call(move || sender.send(42).expect("the receiver lives"))?;
 /// assert_eq!(receiver.recv(), Ok(42));
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -46,19 +48,19 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Whoever is idle, in the order in which they became so.
+    /// The idle threads, in the order in which they became idle.
     idle: Vec<Arc<Seat>>,
     is_closed: bool,
 }
 
-/// Where an idle thread waits.
+/// The place where an idle thread waits for its next task.
 #[derive(Default)]
 struct Seat {
     next: Mutex<Next>,
     has_come: Condvar,
 }
 
-/// What an idle thread does next.
+/// An instruction to an idle thread.
 #[derive(Default)]
 enum Next {
     #[default]
@@ -68,29 +70,29 @@ enum Next {
 }
 
 impl Helpers {
-    /// Keeps no more than so many idle threads.
+    /// Creates a cache that keeps at most `most_kept` idle threads.
     #[must_use]
     pub fn new(most_kept: usize) -> Self {
         let state = Mutex::new(State::default());
         Self(Arc::new(Shared { process: std::process::id(), most_kept, state }))
     }
 
-    /// Those of the process, which keep sixteen idle threads at most.
+    /// Returns the cache of the process, which keeps at most sixteen idle threads.
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Helpers> = OnceLock::new();
         SHARED.get_or_init(|| Self::new(MOST_KEPT))
     }
 
-    /// Returns whether the process has these threads, and is no fork of the one that has.
+    /// Returns whether this process made the cache. In a fork of that process, its threads do not exist.
     #[must_use]
     pub fn are_here(&self) -> bool {
         self.0.is_here()
     }
 
-    /// Does something on another thread. A panic of it is ignored: it has nobody who hears it.
+    /// Runs a task on another thread. A panic of the task is ignored.
     ///
     /// # Errors
-    /// Those of the system if none is idle and none can be made. The task is dropped then.
+    /// The system's error if no thread is idle and none can be created. The task is then dropped.
     pub fn call(&self, task: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let task: Task = Box::new(task);
         if !self.0.is_here() {
@@ -126,7 +128,7 @@ impl Drop for Helpers {
 
 impl fmt::Debug for Helpers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Helpers({} at most are kept)", self.0.most_kept)
+        write!(f, "Helpers(at most {} idle threads)", self.0.most_kept)
     }
 }
 
@@ -135,14 +137,14 @@ impl Shared {
         self.process == std::process::id()
     }
 
-    /// Does one task after the other, as long as the thread is kept.
+    /// Runs one task after the other, until the cache is full or closed.
     fn work(&self, first: Task) {
         let seat = Arc::new(Seat::default());
         let mut task = first;
         loop {
             let _ = guard(task);
             if !self.is_here() {
-                // The task has become another process, in which nobody calls this thread.
+                // The task has forked. In the child process, no caller knows this thread.
                 return;
             }
             {
@@ -166,7 +168,7 @@ impl Seat {
         self.has_come.notify_all();
     }
 
-    /// Waits for a task; `None` if there is to be none.
+    /// Waits for a task. Returns `None` if the thread must end.
     fn wait(&self) -> Option<Task> {
         let mut next = self.next.lock();
         loop {
@@ -186,7 +188,7 @@ mod tests {
     use std::thread::{ThreadId, current};
     use std::time::{Duration, Instant};
 
-    /// Says on which thread a task runs, once it may end. The second value lets it.
+    /// Runs a task that sends its thread's id, and ends when the second returned value is called.
     fn who(helpers: &Helpers) -> (Receiver<ThreadId>, impl FnOnce() + use<>) {
         let ((says, said), (lets, may_end)) = (channel(), channel());
         let task = move || {
@@ -204,7 +206,7 @@ mod tests {
     fn wait_until(is_so: impl Fn() -> bool) {
         let begun = Instant::now();
         while !is_so() {
-            assert!(begun.elapsed() < Duration::from_secs(20), "it takes too long");
+            assert!(begun.elapsed() < Duration::from_secs(20), "timed out after 20 s");
             std::thread::yield_now();
         }
     }
@@ -222,7 +224,7 @@ mod tests {
         assert!(threads.iter().all(|thread| *thread == threads[0]));
     }
 
-    /// They run all at once, though only so many are kept.
+    /// Five tasks run at once, although only two idle threads are kept.
     #[test]
     fn no_task_waits_for_another() {
         let helpers = Helpers::new(2);
@@ -273,7 +275,7 @@ mod tests {
         end();
     }
 
-    /// It calls for another one, and drops the last handle on the threads that it is one of.
+    /// The task runs another task, and drops the last handle on the cache of its own thread.
     #[test]
     fn a_task_may_use_the_threads_that_do_it() {
         let (says, said) = channel();

@@ -1,7 +1,7 @@
 //! Identities: small copyable newtypes, and two bit sets of them.
 //!
-//! Ids of buffers, grants and commits are never reused (I-23). They come from 64-bit counters that only grow, so an id
-//! never names a second object.
+//! Ids of buffers, grants and commits are never reused (I-23). They come from 64-bit counters that only grow,
+//! so an id never names a second object.
 
 use std::fmt;
 

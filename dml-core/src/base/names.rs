@@ -4,7 +4,7 @@ use crate::base::id::{ArenaId, BufferId};
 use crate::base::range::Span;
 use crate::base::sync::Arc;
 
-/// The name of an arena in an error: its id, and the name that people know.
+/// The name of an arena in an error: its id and its display name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArenaName {
     /// The id of the arena.
@@ -27,11 +27,11 @@ pub struct BufferName(Arc<About>);
 struct About {
     id: BufferId,
     label: Option<Arc<str>>,
-    /// 0 for bytes without a type.
+    /// Size of an element, in bytes; 0 for a buffer without an element type.
     element_bytes: u64,
 }
 
-/// Where nothing but the id is known of a buffer, its bytes have no type.
+/// A buffer without an element type equals one of bytes: a name that is made from an id alone has no type.
 impl PartialEq for About {
     fn eq(&self, other: &Self) -> bool {
         let of = |about: &Self| (about.id, about.label.clone(), about.element_bytes.max(1));
@@ -62,19 +62,21 @@ impl BufferName {
         self.0.element_bytes.max(1)
     }
 
-    /// Returns whether the buffer was made of elements of a type, which may be bytes.
+    /// Returns whether the buffer has an element type, which may be a byte.
     #[must_use]
     pub fn is_typed(&self) -> bool {
         self.0.element_bytes > 0
     }
 
-    /// Returns a range of bytes as text for people. The text includes the elements, if they are larger than one byte.
+    /// Returns a range of bytes as text for messages. It includes the elements, if they are larger than one
+    /// byte.
     #[must_use]
     pub fn bytes(&self, span: Span) -> String {
         format!("{self} bytes {}", self.range(span.start(), span.end()))
     }
 
-    /// Returns the ends of a range of bytes as text, with those of its elements, if they are larger than one byte.
+    /// Returns the bounds of a range of bytes as text. They include those of the elements, if these are
+    /// larger than one byte.
     pub(crate) fn range(&self, start: u64, end: u64) -> String {
         match self.element_bytes() {
             0 | 1 => format!("{start}..{end}"),

@@ -1,8 +1,8 @@
-//! The order in which locks are taken, and the rule that no foreign code runs under a lock (I-22). Debug builds check
-//! both.
+//! The order in which locks are taken, and the rule that no foreign code runs under a lock (I-22). Debug
+//! builds check both.
 //!
-//! A thread that holds a lock may only take locks of a higher rank. So no thread holds two buffers' locks at once, and
-//! no cycle of threads can wait for each other's locks.
+//! A thread that holds a lock may only take locks of a higher rank. So no thread holds two buffers' locks at
+//! once, and no cycle of threads can wait for each other's locks.
 
 use crate::base::sync::{Condvar, Mutex, MutexGuard, thread_local};
 use std::cell::RefCell;
@@ -30,7 +30,7 @@ pub(crate) fn assert_unlocked() {
     {
         let held = HELD.try_with(|held| held.borrow().last().copied()).unwrap_or_default();
         if let Some(held) = held {
-            panic!("I-22: somebody else's code is called under the lock of a {held:?}");
+            panic!("I-22: foreign code is called under the lock of a {held:?}");
         }
     }
 }
@@ -86,7 +86,7 @@ impl<T> Ranked<T> {
     /// Waits for the lock.
     ///
     /// # Panics
-    /// In a debug build, where this thread holds a lock of the same or a higher rank.
+    /// In a debug build, if this thread holds a lock of the same or a higher rank.
     pub(crate) fn lock(&self) -> RankedGuard<'_, T> {
         // The lock is listed first, so that a thread that would deadlock panics instead.
         let held = Held::new(self.rank);

@@ -1,16 +1,16 @@
-//! Spans of the crate `tracing` around what takes time. [`crate::spans`] shows them to other crates.
+//! Spans of the `tracing` crate around the slow operations. [`crate::spans`] exports them to other crates.
 //!
 //! ```text
-//!  run ──▶ package ──▶ acquire ──▶ transfer        each within the one before it
+//!  run ──▶ package ──▶ acquire ──▶ transfer        each is the parent of the next
 //! ```
 //! Without the feature `tracing` a [`Span`] is nothing, and its fields are not computed.
 //!
-//! A subscriber is foreign code. It is called without a lock, and its panic reaches nobody: the span is then left out.
+//! A subscriber is foreign code, and is called without a lock. If it panics, the span is left out.
 
 #[cfg(feature = "tracing")]
 use crate::base::guard::{Quiet, guard};
 
-/// A stretch of time that a subscriber is told of. It ends when this value is dropped.
+/// A span that is reported to the subscriber. It ends when this value is dropped.
 #[derive(Debug, Default)]
 #[must_use = "a span ends when it is dropped"]
 pub struct Span {
@@ -19,7 +19,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Returns a span that nobody is told of.
+    /// Returns a span that is not reported.
     pub const fn none() -> Self {
         Self {
             #[cfg(feature = "tracing")]
@@ -27,7 +27,7 @@ impl Span {
         }
     }
 
-    /// Begins a span. Where nobody wants to hear of it, it is none.
+    /// Begins a span. It is not reported if the subscriber has disabled it.
     ///
     /// Debug builds check that the thread holds no lock of core.
     #[cfg(feature = "tracing")]
@@ -39,12 +39,12 @@ impl Span {
         Self { span: made.unwrap_or_default() }
     }
 
-    /// Does something within the span: spans that this thread begins meanwhile lie within it.
+    /// Runs `act` within the span, which becomes the parent of spans that this thread begins meanwhile.
     #[inline]
     pub fn within<R>(&self, act: impl FnOnce() -> R) -> R {
         #[cfg(feature = "tracing")]
         if let Some(span) = &self.span {
-            // It is left quietly, also while a panic of the act goes on.
+            // `Quiet` ignores a panic of the subscriber at the exit, also while a panic of `act` unwinds.
             let _entered = Quiet::new(guard(|| span.enter()).ok());
             return act();
         }

@@ -1,11 +1,12 @@
-//! The execution of plans on the arenas. Only this module calls arenas for the allocations, map changes and copies of
-//! plans.
+//! The execution of plans on the arenas. Only this module calls arenas for the allocations, map changes and
+//! copies of plans.
 //!
-//! The plan's [`Execution`] decides the order; a [`Run`] does the work and reports. The engine calls arenas without the
-//! buffer's lock, because the plan has reserved what they touch. It waits for a copy when no other step of the plan can
-//! start. A future awaits the copy if its arena can notify it. A failure, a short copy or a panic in arena code ends
-//! the plan. The bytes that did not arrive stay invalid, completed steps stay, and reservations are undone. The engine
-//! then asks the arenas whether a device is lost, and declares the loss before the requester learns of the failure.
+//! The plan's [`Execution`] decides the order; a [`Run`] does the work and reports. The engine calls arenas
+//! without the buffer's lock, because the plan has reserved what they touch. It waits for a copy when no
+//! other step of the plan can start. A future awaits the copy if the arena can notify it. A failure, a short
+//! copy or a panic in arena code ends the plan. The bytes that did not arrive stay invalid, completed steps
+//! stay, and reservations are undone. The engine then asks the arenas whether a device is lost, and declares
+//! the loss before the requester learns of the failure.
 
 use crate::base::counters::Operation;
 use crate::base::guard::{guard, quietly};
@@ -41,10 +42,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Instant;
 
-/// The largest number of running copies that a future polls at a time, oldest first.
+/// Maximum number of running copies that a future polls at once, oldest first.
 const MOST_POLLED: usize = 64;
 
-/// A plan that is being carried out. Dropping it early waits for its running copies and then gives the plan up.
+/// A plan that is being carried out. Dropping it early waits for its running copies and then gives the plan
+/// up.
 pub(crate) struct Run {
     buffer: RawBuffer,
     execution: Execution,
@@ -52,15 +54,15 @@ pub(crate) struct Run {
     pending: VecDeque<RunningCopy>,
     /// The first error.
     failed: Option<AcquireError>,
-    /// The place in the program that asked for the plan.
+    /// The source location that requested the plan.
     origin: &'static Location<'static>,
-    /// Whether the machine has been told the end of the plan.
+    /// Whether the end of the plan was reported to the machine.
     is_over: bool,
-    /// Tells the run to begin no further step, if somebody may.
+    /// The signal that stops the run, if it can be stopped.
     stop: Option<Stop>,
 }
 
-/// A word to a run that no further step is to begin. Clones are the same word.
+/// A signal to a run to begin no further step. All clones are one signal.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stop(Arc<AtomicBool>);
 
@@ -74,13 +76,13 @@ impl Stop {
     }
 }
 
-/// What a run does when only the end of a copy brings it on.
+/// What a run does when no step can begin before a copy ends.
 #[derive(Clone, Copy)]
 enum Pause<'a> {
     Wait(Wait<'a>),
-    /// The run stays where it is. The waker is called when a copy ends.
+    /// Returns as pending. The waker is called when a copy ends.
     Leave(&'a Waker),
-    /// The run stays where it is, and no fence is looked at.
+    /// Returns as pending, without polling a fence.
     Stay,
 }
 
@@ -90,7 +92,7 @@ enum Task {
     Bind((ArenaId, ArenaId, Concurrency), Backing, Option<Shared>),
     Map((ArenaId, DeviceId, MapState), BlockRef, Option<HostMemory>),
     Copy(CopyOp, CopyEnds),
-    /// Nothing but to ask again. A plan of many refreshes gives the lock up after each.
+    /// Requests the next task. A plan of many refreshes releases the lock after each one.
     Next,
     Refused(Refusal),
     Wait,
@@ -111,7 +113,7 @@ struct RunningCopy {
     copy: Begun,
 }
 
-/// A copy that has begun, with what is needed at its end.
+/// A started copy, with the data needed at its end.
 struct Begun {
     copy: CopyOp,
     /// The loan is out while any code still works on the copy, regardless of the fence.
@@ -120,7 +122,7 @@ struct Begun {
     ends: Ends,
     /// The value of [`Locked::map_changes`] at the start of the copy.
     map_changes: u64,
-    /// Ends when whoever needs the bytes has noticed that they are there.
+    /// The tracing span, which ends when the run notices the copy's end.
     span: Span,
 }
 
@@ -133,7 +135,7 @@ impl Run {
         Self { buffer, execution, pending, failed: None, origin, is_over: false, stop: None }
     }
 
-    /// Lets `stop` end the run at its next step.
+    /// Sets the signal that stops the run before its next step.
     pub(crate) fn stopped_by(mut self, stop: Stop) -> Self {
         self.stop = Some(stop);
         self
@@ -153,29 +155,31 @@ impl Run {
         }
     }
 
-    /// Continues until a copy must be awaited, which happens only if `wait` has a waker. At the end of a kernel's plan,
-    /// returns what its grant hands out. After an error the plan has been given up.
+    /// Continues until a copy must be awaited, which happens only if `wait` has a waker. At the end of a
+    /// kernel's plan, returns what its grant hands out. After an error the plan has been given up.
     pub(crate) fn advance(&mut self, wait: Wait<'_>) -> Poll<Result<Option<Handout>, AcquireError>> {
         self.go_on(Pause::Wait(wait))
     }
 
-    /// Begins every step that can begin now, and waits for no copy. Copies that have ended already are noticed. The
-    /// waker is called when another has, if its arena can tell.
+    /// Begins every step that can begin now, without waiting for a copy. Completes the copies that have
+    /// already ended. The waker is called when another copy ends, if its arena can notify it.
     pub(crate) fn begin(&mut self, waker: &Waker) -> Poll<Result<Option<Handout>, AcquireError>> {
         self.go_on(Pause::Leave(waker))
     }
 
-    /// Begins no further step. After the copies under way [`advance`](Self::advance) returns an error.
+    /// Stops the run: no further step begins. [`advance`](Self::advance) returns an error after the copies in
+    /// flight have ended.
     pub(crate) fn stop(&mut self) {
         self.execution.stop();
     }
 
-    /// Returns whether a step has failed. Copies may be under way still.
+    /// Returns whether a step has failed. Copies may still be in flight.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.is_some()
     }
 
-    /// Begins every step that can begin now, and looks at no copy: nobody is told of its end before [`advance`](Self::advance).
+    /// Begins every step that can begin now, without polling a copy. No waker is registered before
+    /// [`advance`](Self::advance).
     pub(crate) fn start(&mut self) -> Poll<Result<Option<Handout>, AcquireError>> {
         self.go_on(Pause::Stay)
     }
@@ -227,11 +231,12 @@ impl Run {
         })
     }
 
-    /// Waits until a copy has ended: the oldest one, or any one if there is a waker. A run that is left counts only
-    /// copies that have ended already.
+    /// Waits until a copy has ended: the oldest one, or any one if there is a waker. With `Pause::Leave`,
+    /// only completes a copy that has already ended.
     fn wait_for_copy(&mut self, pause: Pause<'_>) -> Poll<Task> {
         let ended = match pause {
-            // A fence that can only be waited for is polled only as the oldest, so that it does not delay the others.
+            // A fence whose poll blocks is polled only when it is the oldest, so that it does not delay the
+            // others.
             Pause::Wait(Wait::Awaken(waker)) => self.poll_copies(waker, 0),
             Pause::Leave(waker) => self.poll_copies(waker, usize::MAX),
             Pause::Stay => None,
@@ -247,7 +252,8 @@ impl Run {
         Poll::Ready(self.ended(copy, ended))
     }
 
-    /// Returns a copy that has ended, and how. Of the fences that block, only the one at `blocking` is polled.
+    /// Returns the index and the result of a copy that has ended. Of the fences whose poll blocks, only the
+    /// one at `blocking` is polled.
     fn poll_copies(&mut self, waker: &Waker, blocking: usize) -> Option<(usize, Result<u64, TransferError>)> {
         let polled = self.pending.iter_mut().take(MOST_POLLED).enumerate();
         let mut polled = polled.filter(|(index, pending)| *index == blocking || !pending.fence.blocks());
@@ -258,8 +264,8 @@ impl Run {
         })
     }
 
-    /// Records that a step failed. If a device is lost, every buffer learns it before the requester does and before the
-    /// plan is given up. Waiting requests are then not admitted to a lost memory.
+    /// Records that a step failed. Declares lost devices before the plan is given up and before the requester
+    /// gets the error, so that no waiting request is admitted to a lost memory.
     fn failed(&mut self, error: AcquireError) {
         self.buffer().platform.notice_losses();
         self.failed.get_or_insert(error);
@@ -269,7 +275,7 @@ impl Run {
     fn step_failed(&mut self, step: Step, (error, report): (AcquireError, Report)) -> Task {
         self.failed(error);
         let (reported, task) = self.turn(|turn| turn.report(step, report));
-        debug_assert_eq!(reported, Ok(()), "what has failed changes no map state");
+        debug_assert_eq!(reported, Ok(()), "a failed step changes no map state");
         task
     }
 
@@ -493,7 +499,7 @@ impl Run {
         }
     }
 
-    /// Begins the span of a copy, or of a fill, whose bytes come from nowhere.
+    /// Begins the tracing span of a copy or a fill. The source of a fill is named `zeros`.
     fn transfer_span(&self, copy: &CopyOp) -> Span {
         let platform = &self.buffer().platform;
         span!(
@@ -517,7 +523,7 @@ impl Run {
         let found = self.map_states(ends);
         drop(span);
         if let Err(cause) = moved {
-            // The map state of a lost device's arena does not count.
+            // The map state of an arena whose device is lost is ignored.
             self.buffer().platform.notice_losses();
             let changed = self.buffer().read(|locked| locked.changed_unasked(map_changes, &found));
             let failed = match changed.filter(|_| cause != TransferError::StillLent) {
@@ -546,7 +552,7 @@ impl Run {
         task
     }
 
-    /// Returns the map states that the arenas of a copy report, as far as they can tell.
+    /// Returns the map states of the arenas of a copy that report them.
     fn map_states(&self, ends: Ends) -> SmallVec<[(ArenaId, MapState); 2]> {
         let platform = &self.buffer().platform;
         let told = ends.into_iter().filter_map(|(arena, block)| {
@@ -557,7 +563,7 @@ impl Run {
         told.collect()
     }
 
-    /// Returns the error of an arena that broke a rule.
+    /// Returns the error of an arena that broke its contract.
     fn broken(&self, arena: ArenaId, breach: Breach) -> AcquireError {
         let (buffer, arena) = (self.buffer().name(), self.buffer().arena_name(arena));
         AcquireError::ArenaContract { buffer, arena, breach }
@@ -597,7 +603,7 @@ struct Turn<'a> {
     routes: &'a dyn Routes,
     execution: &'a mut Execution,
     origin: &'static Location<'static>,
-    /// Whether somebody has told the run to begin no further step.
+    /// Whether the run has been stopped.
     stops: bool,
 }
 
@@ -609,7 +615,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Starts the next task, and takes what it needs of the buffer's storage.
+    /// Starts the next task, with the parts of the buffer's storage that it needs.
     fn next(&mut self) -> Task {
         if self.stops {
             self.execution.stop();
@@ -667,7 +673,8 @@ impl Turn<'_> {
         CopyEnds { from, to: self.end(copy.to, target_via), map_changes: self.locked.map_changes }
     }
 
-    /// Returns the storage of an arena that is reached through a device. The host, as a remote device, sees a mapping.
+    /// Returns the storage of an arena, for access through a device. The host as a remote device uses the
+    /// mapping.
     fn end(&mut self, arena: ArenaId, via: Option<DeviceId>) -> CopyEnd {
         let platform = &self.buffer.platform;
         let is_mapped =

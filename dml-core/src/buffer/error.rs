@@ -1,7 +1,7 @@
 //! Errors of buffers, one enum per family of operations.
 //!
-//! Every message reads "what failed: on which object, with which sizes". Values are fields, so that callers can act on
-//! them. Predicates answer the common questions.
+//! Every message reads "what failed: on which object, with which sizes". Values are fields, so that callers
+//! can act on them. Predicates answer the common questions.
 
 use crate::base::id::ArenaId;
 use crate::base::id::{DeviceId, KernelId};
@@ -17,7 +17,7 @@ use std::panic::Location;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Returns where a copy goes, in words.
+/// Describes the ends of a copy.
 fn between(from: &ArenaName, to: &ArenaName) -> String {
     if from == to { format!("in {to}") } else { format!("from {from} to {to}") }
 }
@@ -55,7 +55,7 @@ impl fmt::Display for Poisoner {
     }
 }
 
-/// Why access was not granted, or not released as asked.
+/// Why access was not granted, or not released as requested.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AcquireError {
@@ -78,9 +78,9 @@ pub enum AcquireError {
     /// No chain of copies leads to the arena, even if every user released its grant.
     #[error("{} cannot reach {arena}: no sync path", buffer.bytes(*span))]
     Unreachable {
-        /// The buffer whose bytes were to be brought.
+        /// The buffer whose bytes were to be copied.
         buffer: BufferName,
-        /// The arena asked for.
+        /// The requested arena.
         arena: ArenaName,
         /// The bytes that have no path to the arena.
         span: Span,
@@ -90,7 +90,9 @@ pub enum AcquireError {
     CopyFailed {
         /// The buffer whose bytes were copied.
         buffer: BufferName,
-        /// The source of the copy. For a transfer that the program asked for, and zeros, the same arena as `to`.
+        /// The source of the copy. The same arena as `to` for a fill with zeros, and for
+        /// [`Grants::write_bytes`](crate::Grants::write_bytes) and
+        /// [`Grants::read_bytes`](crate::Grants::read_bytes).
         from: ArenaName,
         /// The destination of the copy, where the bytes remain invalid.
         to: ArenaName,
@@ -118,7 +120,7 @@ pub enum AcquireError {
     Alloc {
         /// The buffer that needed storage.
         buffer: BufferName,
-        /// The arena that was asked for storage.
+        /// The arena that could not provide it.
         arena: ArenaName,
         /// What the arena reported.
         cause: AllocError,
@@ -173,7 +175,7 @@ pub enum AcquireError {
     /// The same kernel already holds an overlapping range. Grants cannot be nested or upgraded.
     #[error("kernel {kernel} already holds {}", buffer.bytes(*span))]
     AlreadyHeld {
-        /// The buffer asked for.
+        /// The requested buffer.
         buffer: BufferName,
         /// The kernel that asked twice.
         kernel: KernelId,
@@ -183,11 +185,11 @@ pub enum AcquireError {
     /// The range does not lie within the buffer.
     #[error("bytes {} of {buffer} are outside its {len} bytes", buffer.range(*start, *end))]
     OutOfRange {
-        /// The buffer asked for.
+        /// The requested buffer.
         buffer: BufferName,
-        /// First byte asked for.
+        /// The first requested byte.
         start: u64,
-        /// Byte after the last one asked for.
+        /// The byte after the last requested one.
         end: u64,
         /// The buffer's size in bytes.
         len: u64,
@@ -195,17 +197,17 @@ pub enum AcquireError {
     /// The count of grants in the arena would overflow.
     #[error("too many grants on {buffer} in {arena}")]
     TooManyGrants {
-        /// The buffer asked for.
+        /// The requested buffer.
         buffer: BufferName,
         /// The arena with too many grants.
         arena: ArenaName,
     },
-    /// The request would have to wait while the thread holds the same buffer, or one later in the canonical order. The
-    /// holder of the requested buffer may in turn be waiting for the held one.
+    /// The request would have to wait while the thread holds the same buffer, or one later in the canonical
+    /// order. The holder of the requested buffer may in turn be waiting for the held one.
     #[error(
         "waiting for {buffer} while {}",
         if buffer == held {
-            "this thread holds it: release that grant or view before".to_owned()
+            "this thread holds it: release that grant or view first".to_owned()
         } else {
             format!("holding {held} could deadlock: acquire both at once, in the order of their ids, or try without waiting")
         }
@@ -216,24 +218,25 @@ pub enum AcquireError {
         /// A held buffer that is the same one, or comes later in the canonical order.
         held: BufferName,
     },
-    /// The device of the requested arena, or of an arena on the path to it, is lost. A retry may find another path.
+    /// The device of the requested arena, or of an arena on the path to it, is lost. A retry may find another
+    /// path.
     #[error("the device of {arena} is lost{}", loss.as_ref().map_or_else(String::new, |loss| format!(": {loss}")))]
     DeviceLost {
-        /// The buffer asked for.
+        /// The requested buffer.
         buffer: BufferName,
         /// The arena whose device is lost.
         arena: ArenaName,
         /// The cause of the loss in words, if the arena knows it.
         loss: Option<Arc<str>>,
     },
-    /// A prefetch was cancelled before its end. What it had copied until then stays.
+    /// A prefetch was cancelled before its end. Its completed copies stay.
     #[error("a prefetch of {buffer} was cancelled")]
     Cancelled {
-        /// The buffer whose bytes were to be brought.
+        /// The buffer whose bytes were to be copied.
         buffer: BufferName,
     },
     /// The future has already completed and returned its grant.
-    #[error("this request has ended: its future is polled once more")]
+    #[error("future polled again after its acquire had ended")]
     Finished,
     /// The buffer was closed, but grants on it still exist after the time allowed.
     #[error(
@@ -251,10 +254,11 @@ pub enum AcquireError {
     /// No arena of the platform belongs to the device.
     #[error("device {device} has no arena on this platform")]
     NoArena {
-        /// The device asked for.
+        /// The requested device.
         device: DeviceId,
     },
-    /// The device is the internal one of a [store](crate::ArenaDesc::store), for which nothing can be acquired.
+    /// The device is the internal one of a [store](crate::ArenaDesc::store), for which nothing can be
+    /// acquired.
     #[error(
         "{arena} is a store: no kernels run on it, so nothing can be acquired for its internal device {device}"
     )]
@@ -267,7 +271,7 @@ pub enum AcquireError {
     /// The platform has no such arena.
     #[error("the platform has no arena {arena}")]
     NoSuchArena {
-        /// The arena asked for.
+        /// The requested arena.
         arena: ArenaId,
     },
     /// The buffer belongs to another platform.
@@ -297,7 +301,7 @@ pub enum AcquireError {
         buffer: BufferName,
         /// The arena whose storage was to be freed.
         arena: ArenaName,
-        /// The reason of the refusal.
+        /// The reason for the refusal.
         reason: FreeRefusal,
     },
     /// The arenas cannot share storage in their present state.
@@ -309,7 +313,7 @@ pub enum AcquireError {
         arena: ArenaName,
         /// The arena whose storage was to be shared.
         root: ArenaName,
-        /// The reason of the refusal.
+        /// The reason for the refusal.
         reason: BindRefusal,
     },
     /// The application's storage cannot serve the buffer in its present state.
@@ -319,17 +323,18 @@ pub enum AcquireError {
         buffer: BufferName,
         /// The arena that was to use the storage.
         arena: ArenaName,
-        /// The reason of the refusal.
+        /// The reason for the refusal.
         reason: AttachRefusal,
     },
-    /// The buffer holds no container of the application of the type asked for.
-    #[error("{buffer} holds no such container of the application")]
+    /// The buffer holds no container of the requested type.
+    #[error("{buffer} holds no container of the requested type")]
     NoContainer {
         /// The buffer, which is unchanged.
         buffer: BufferName,
     },
-    /// The buffer is closed, but someone keeps a block of the application's container, which goes with that block.
-    #[error("the container of {buffer} does not come back: someone keeps a block of it")]
+    /// The buffer is closed, but a block over the application's container is still in use. The container is
+    /// dropped with that block.
+    #[error("the container of {buffer} cannot be returned: a block over it is still in use")]
     ContainerKept {
         /// The closed buffer.
         buffer: BufferName,
@@ -379,7 +384,7 @@ impl AcquireError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{cause}")]
 pub struct Unattached<S: std::fmt::Debug> {
-    /// The reason of the failure.
+    /// The cause of the failure.
     pub cause: AcquireError,
     /// The storage that the caller passed in.
     pub storage: S,
@@ -392,11 +397,11 @@ pub enum ViewError {
     /// The buffer is not part of the grants.
     #[error("{buffer} is not part of these grants")]
     NotGranted {
-        /// The buffer asked for.
+        /// The requested buffer.
         buffer: BufferName,
     },
     /// The arena kept a transfer of the granted bytes, and may touch them at any time.
-    #[error("{buffer} is wedged: an arena kept what it was lent")]
+    #[error("{buffer} is wedged: an arena kept memory that was lent for a transfer")]
     Wedged {
         /// The wedged buffer.
         buffer: BufferName,
@@ -429,17 +434,17 @@ pub enum ViewError {
         /// The bytes that both items name.
         span: Span,
     },
-    /// The grant does not cover all of the bytes asked for.
+    /// The grant does not cover all of the requested bytes.
     #[error("{buffer} bytes {} were not granted", buffer.range(*start, *end))]
     OutsideGrant {
         /// The granted buffer.
         buffer: BufferName,
-        /// First byte asked for.
+        /// The first requested byte.
         start: u64,
-        /// Byte after the last one asked for, which may be outside the buffer or before the first.
+        /// The byte after the last requested one, which may be outside the buffer or before the first.
         end: u64,
     },
-    /// The bytes to be written are more or fewer than the granted bytes that they are for.
+    /// The number of bytes to be written differs from the number of granted bytes.
     #[error("{} take {} bytes, and {given_bytes} were given", buffer.bytes(*span), span.len())]
     Length {
         /// The granted buffer.
@@ -450,7 +455,7 @@ pub enum ViewError {
         given_bytes: u64,
     },
     /// The number of bytes is not a multiple of the element's size.
-    #[error("{} are no whole number of elements of {element_bytes} bytes", buffer.bytes(*span))]
+    #[error("{} are not a whole number of elements of {element_bytes} bytes", buffer.bytes(*span))]
     Size {
         /// The granted buffer.
         buffer: BufferName,
@@ -485,7 +490,7 @@ mod tests {
         AcquireError::CopyFailed { buffer, from, to: to.clone(), span: Span::new(8, 24), cause }
     }
 
-    /// The name before the errors is the question to which they answer yes.
+    /// Each row names the one question that its errors answer with yes.
     #[test]
     fn errors_answer_the_common_questions_with_one_yes_at_most() {
         let (buffer, left) = (BufferName::from(BufferId(3)), arena(1, "left"));

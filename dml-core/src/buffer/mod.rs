@@ -36,8 +36,8 @@ pub(crate) struct Made {
 
 /// A buffer of bytes whose contents may be replicated in several arenas. Ranges are in bytes.
 ///
-/// A buffer is cheap to clone: clones name the same buffer. Its storage is freed when the last clone, grant and copy
-/// are gone.
+/// A buffer is cheap to clone: clones name the same buffer. Its storage is freed when the last clone, grant
+/// and copy are gone.
 #[derive(Clone, Debug)]
 pub struct RawBuffer(pub(crate) Arc<BufferInner>);
 
@@ -50,8 +50,8 @@ impl RawBuffer {
         Ok(Self::make(platform, made, (initial, bindings), None))
     }
 
-    /// Creates a buffer over the application's storage, which holds its first contents. The storage consists of the
-    /// container and its memory as an arena's block.
+    /// Creates a buffer over the application's storage, which holds its first contents. The storage consists
+    /// of the container and its memory as an arena's block.
     pub(crate) fn with_storage(
         platform: &Platform,
         made: Made,
@@ -127,8 +127,8 @@ impl RawBuffer {
         self.0.read(|locked| locked.state.clone())
     }
 
-    /// Returns whether all of these bytes are readable. They were written, or are zeros from the start, and no loss or
-    /// failed writer has invalidated them since. The result does not depend on the present users.
+    /// Returns whether all of these bytes are readable. They were written, or are zeros from the start, and
+    /// no loss or failed writer has invalidated them since. The result does not depend on the present users.
     ///
     /// # Errors
     /// [`AcquireError::OutOfRange`].
@@ -137,10 +137,11 @@ impl RawBuffer {
         Ok(self.0.read(|locked| locked.state.is_readable(span)))
     }
 
-    /// Tells `each` which arenas hold the latest contents of these bytes: the length of each part in order, and its arenas. Of contents that
-    /// are zeros or lost there may be none. Bytes beyond the buffer are left out.
+    /// Calls `each` for the parts of these bytes, in order: with the length of the part, and the arenas that
+    /// hold its latest contents. The set may be empty for zeros, for unwritten and for lost bytes. Bytes
+    /// beyond the buffer are left out.
     ///
-    /// `each` runs without the buffer's lock, so the answer may be older than the present state.
+    /// `each` runs without the buffer's lock, so its arguments may be stale.
     pub fn valid_in(&self, bytes: Range<u64>, mut each: impl FnMut(u64, ArenaSet)) {
         let span =
             Span::new(bytes.start.min(self.0.len), bytes.end.clamp(bytes.start.min(self.0.len), self.0.len));
@@ -151,9 +152,9 @@ impl RawBuffer {
         parts.into_iter().for_each(|(length, valid)| each(length, valid));
     }
 
-    /// Returns whether two arenas use one storage of the buffer, so that no bytes move between them. For an arena without storage, the
-    /// answer is what its first use would make, as the platform is and as the buffer's hints ask. An arena that the platform does not have
-    /// shares with none.
+    /// Returns whether two arenas use one storage of the buffer, so that no bytes move between them. For an
+    /// arena without storage, the result assumes the binding that its first use would make, as the links and
+    /// the buffer's hints require. Returns `false` for an arena that the platform does not have.
     #[must_use]
     pub fn shares_storage(&self, one: ArenaId, other: ArenaId) -> bool {
         let platform = &self.0.platform;
@@ -175,7 +176,8 @@ impl RawBuffer {
         }
     }
 
-    /// Returns the arena of the application's storage whose container `is_it`. A lost arena, which cannot be read, comes last.
+    /// Returns the arena of an application's storage whose container satisfies `is_it`. An arena that is not
+    /// lost comes first, because a lost one cannot be read.
     ///
     /// # Errors
     /// [`AcquireError::NoContainer`], or [`AcquireError::Wedged`] if the containers were leaked.

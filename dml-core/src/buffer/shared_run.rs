@@ -1,16 +1,16 @@
-//! A run that several threads may carry on: whoever asked for it, and whoever waits behind it.
+//! A run that several threads may advance: the thread that requested it, and those that wait behind it.
 //!
 //! ```text
 //!              ┌── carry_on, complete, give_up ──┐
-//!   Parked(run) ◀──── copies are under way ──── Driven ──── the plan has ended ──▶ Ended(result)
+//!   Parked(run) ◀──── copies are in flight ──── Driven ──── the plan has ended ──▶ Ended(result)
 //! ```
-//! The value that asked for a prefetch may be kept without being looked at. Its copies end, but its plan keeps its
-//! reservations until somebody reports their ends. So those who wait behind the prefetch do that too.
+//! A program may keep a prefetch without polling it. Its copies end, but its plan keeps its reservations
+//! until a thread reports these ends. So requests that wait behind a prefetch advance it as well.
 //!
-//! 1. One thread at most has the run. The others see [`Course::Driven`], and hear from that thread.
-//! 2. Every poll of a fence uses the shared run's own waker. So nobody's waker replaces another's.
-//! 3. A wake-up while a thread has the run is kept for that thread. Any other goes to all who listen.
-//! 4. The lock is not held while the run goes on, or while a waker is called or dropped.
+//! 1. At most one thread has the run. The others see [`Course::Driven`], and are notified by that thread.
+//! 2. Every poll of a fence uses the shared run's own waker, so that no listener's waker replaces another.
+//! 3. A wake-up while a thread has the run is kept for that thread. Any other wakes all listeners.
+//! 4. The lock is not held while the run advances, or while a waker is called or dropped.
 
 use crate::base::guard::quietly;
 use crate::base::rank::{Rank, Ranked, RankedGuard};
@@ -23,19 +23,19 @@ use std::sync::Weak;
 use std::task::{Poll, Wake, Waker};
 use std::time::Instant;
 
-/// A run that grants nothing, in a slot of its own.
+/// A run that makes no grant, in its own slot.
 pub(crate) struct SharedRun {
     slot: Ranked<Slot>,
-    /// The run was parked, has ended, or a copy of it has.
+    /// Notified when the run is parked or ends, and when one of its copies ends.
     changed: Condvar,
     stop: Stop,
 }
 
 struct Slot {
     course: Course,
-    /// Whether a copy has ended since the run last looked at its copies.
+    /// Whether a copy has ended since the run last polled its copies.
     rung: bool,
-    /// The task of the value that asked.
+    /// The waker of the task that awaits the run.
     asker: Option<Waker>,
     /// The requests that wait behind the run.
     behind: Vec<Weak<Waiter>>,
@@ -47,16 +47,16 @@ enum Course {
     Ended(Result<(), AcquireError>),
 }
 
-/// How far a caller carries a run on.
+/// How far a caller advances a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// Notices what has ended, and begins what can begin.
+    /// Completes the copies that have ended, and begins the steps that can begin.
     Notice,
-    /// Also waits for the oldest copy, if its arena cannot tell of its end.
+    /// Also waits for the oldest copy, if its arena cannot notify its end.
     Await,
 }
 
-/// Who is told when the run can go on or has ended.
+/// The listener that is notified when the run can advance or has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Listener<'a> {
     Nobody,
@@ -71,8 +71,8 @@ impl SharedRun {
         Arc::new(Self { slot: Ranked::new(Rank::Leaf, slot), changed: Condvar::new(), stop })
     }
 
-    /// Carries the run on as far as it goes, unless another thread has it, and returns its result if it has ended.
-    /// Otherwise the listener will be told.
+    /// Advances the run as far as possible, unless another thread has it. Returns its result if it has ended;
+    /// otherwise the listener is notified later.
     pub(crate) fn carry_on(
         self: &Arc<Self>,
         pace: Pace,
@@ -96,12 +96,12 @@ impl SharedRun {
         }
     }
 
-    /// Carries the run to its end, and waits for its copies one by one.
+    /// Runs the plan to its end, and waits for its copies one by one.
     pub(crate) fn complete(self: &Arc<Self>) -> Result<(), AcquireError> {
         self.take().map_or_else(|ended| ended, Turn::complete)
     }
 
-    /// Carries the run to its end, until `deadline`. Returns `None` if the time was not enough.
+    /// Advances the run until it ends or `deadline` passes. Returns `None` after a timeout.
     pub(crate) fn finish(self: &Arc<Self>, deadline: Option<Instant>) -> Option<Result<(), AcquireError>> {
         loop {
             if let Poll::Ready(ended) = self.carry_on(Pace::Await, Listener::Nobody) {
@@ -113,7 +113,7 @@ impl SharedRun {
         }
     }
 
-    /// Gives the run up if it has not ended: no further step begins, and the copies under way are waited for.
+    /// Gives the run up if it has not ended: no further step begins. Waits for the copies in flight.
     pub(crate) fn give_up(self: &Arc<Self>) {
         self.stop.stop();
         let asker = self.slot.lock().asker.take();
@@ -126,7 +126,7 @@ impl SharedRun {
         matches!(self.slot.lock().course, Course::Ended(_))
     }
 
-    /// Takes the run, as soon as no other thread has it. Its result is the error if it has ended.
+    /// Takes the run, as soon as no other thread has it. If it has ended, returns its result as the error.
     fn take(self: &Arc<Self>) -> Result<Turn<'_>, Result<(), AcquireError>> {
         let mut slot = self.slot.lock();
         loop {
@@ -138,7 +138,7 @@ impl SharedRun {
         }
     }
 
-    /// Sleeps until the run has ended or can go on. Returns whether that was before the deadline.
+    /// Sleeps until the run has ended or can advance. Returns whether that was before the deadline.
     fn sleep(&self, deadline: Option<Instant>) -> bool {
         let goes_on = |slot: &Slot| match slot.course {
             Course::Parked(_) => slot.rung,
@@ -161,7 +161,7 @@ impl SharedRun {
         true
     }
 
-    /// Wakes all who listen.
+    /// Wakes all listeners.
     fn tell(&self, mut slot: RankedGuard<'_, Slot>) {
         let (asker, behind) = (slot.asker.take(), std::mem::take(&mut slot.behind));
         drop(slot);
@@ -179,7 +179,7 @@ impl SharedRun {
     }
 }
 
-/// What a thread that asks for the run gets.
+/// The result of an attempt to take the run.
 enum Taken {
     Run(Box<Run>),
     /// Another thread has it.
@@ -215,7 +215,7 @@ impl Slot {
     }
 }
 
-/// A copy has ended, or the arena wants to be asked again.
+/// Called when a copy has ended, or when its arena needs another poll.
 impl Wake for SharedRun {
     fn wake(self: Arc<Self>) {
         let mut slot = self.slot.lock();
@@ -226,7 +226,7 @@ impl Wake for SharedRun {
     }
 }
 
-/// The run in the hands of this thread. Dropping the turn gives the run up.
+/// Exclusive use of the run by this thread. Dropping the turn gives the run up.
 struct Turn<'a> {
     shared: &'a Arc<SharedRun>,
     run: Option<Box<Run>>,
@@ -257,7 +257,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Puts the run back, unless a copy has ended since it was looked at.
+    /// Puts the run back, unless a copy has ended since its last poll. Returns whether it did.
     fn park(&mut self) -> bool {
         let mut slot = self.shared.slot.lock();
         if std::mem::take(&mut slot.rung) {
@@ -272,7 +272,7 @@ impl Turn<'_> {
     }
 
     fn end(mut self, result: Result<(), AcquireError>) -> Result<(), AcquireError> {
-        // The run goes first: with it may go the last handle of the buffer.
+        // The run is dropped first, because it may hold the last handle of the buffer.
         drop(self.run.take());
         self.shared.ended(result.clone());
         result
@@ -289,7 +289,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Says that a run has ended, even if its end panics.
+/// Records that a run has ended, even if dropping it panics.
 struct Ended<'a> {
     shared: &'a SharedRun,
     result: Option<AcquireError>,

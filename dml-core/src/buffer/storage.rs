@@ -1,19 +1,23 @@
 //! The storages of a buffer, and their life cycle.
 //!
-//! 1. An arena makes a block: [`Run::allocate`](super::engine::Run), or [`Run::bind`](super::engine::Run) over the
-//!    block of another arena ([`Locked::backing`]). An application's storage is a block from the start
-//!    ([`RawBuffer::with_storage`](crate::RawBuffer)), or before the buffer hears of it (`request/external.rs`).
-//! 2. [`Locked::put`] keeps it, under the same lock under which the machine is told.
-//! 3. Grants lease its memory ([`Locked::to_hand_out`]) and copies borrow it ([`Locked::end_via`]). A map change takes the
-//!    memory of a mapping and returns it ([`Locked::lend_mapping`], [`Locked::take_mapping`]).
-//! 4. The machine drops the storage: it was freed explicitly, it was lost and its last user left, or the buffer closed.
-//!    After every change of the state [`Locked::drop_unused`] moves such storages to `to_free`.
-//! 5. One thread frees them, in the order of [`FreeOrder`], without the lock: [`BufferInner::free_all`]. It also frees
-//!    those that others add meanwhile. When a closed buffer has none left, the buffer has ended.
+//! 1. An arena makes a block: [`Run::allocate`](super::engine::Run), or [`Run::bind`](super::engine::Run)
+//!    over the block of another arena ([`Locked::backing`]). An application's storage is made a block before
+//!    the buffer exists ([`RawBuffer::with_storage`](crate::RawBuffer)), or before it is attached to one
+//!    (`request/external.rs`).
+//! 2. [`Locked::put`] stores it, in the same critical section in which the step is reported to the machine.
+//! 3. Grants lease its memory ([`Locked::to_hand_out`]) and copies borrow it ([`Locked::end_via`]). A map
+//!    change takes the memory of a mapping and returns it ([`Locked::lend_mapping`],
+//!    [`Locked::take_mapping`]).
+//! 4. The machine drops the storage: it was freed explicitly, it was lost and its last user left, or the
+//!    buffer closed. After every change of the state [`Locked::drop_unused`] moves such storages to
+//!    `to_free`.
+//! 5. One thread frees them, in the order of [`FreeOrder`], without the lock: [`BufferInner::free_all`]. It
+//!    also frees those that other threads add meanwhile. When a closed buffer has none left, the buffer has
+//!    ended.
 //! 6. [`BufferInner::free`] drops the memory and gives the block to its arena ([`free`]).
 //!
-//! A buffer that is dropped goes from step 3 to 6 at once (`Drop for BufferInner`). Storage of which an arena kept part
-//! is never freed ([`ArenaStorage::keep_for_ever`]).
+//! A buffer that is dropped goes from step 3 to 6 at once (`Drop for BufferInner`). If an arena kept part of
+//! a storage, that storage is never freed ([`ArenaStorage::keep_for_ever`]).
 
 use crate::base::guard::{guard, quietly};
 use crate::base::id::{ArenaId, ArenaSet};
@@ -98,13 +102,13 @@ impl Locked {
         self.storages.push((arena, storage));
     }
 
-    /// Returns what a grant hands out of an arena's storage.
+    /// Returns the part of an arena's storage that a grant hands out.
     pub(super) fn to_hand_out(&self, arena: ArenaId) -> Option<Handout> {
         let (_, storage) = self.storages.iter().find(|(id, _)| *id == arena)?;
         Some(Handout { block: storage.block.clone(), host: storage.native_host() })
     }
 
-    /// Moves storages that the state does not know any more to `to_free`. Returns their arenas.
+    /// Moves storages that the state has dropped to `to_free`. Returns their arenas.
     pub(super) fn drop_unused(&mut self) -> ArenaSet {
         let state = &self.state;
         let unused = |(id, _): &(ArenaId, ArenaStorage)| !state.arena(*id).alloc.is_allocated();
@@ -124,24 +128,24 @@ impl Locked {
         storages
     }
 
-    /// Returns the storage of an arena as backing for another arena's block, and the root's memory as its own device
-    /// sees it.
+    /// Returns the storage of an arena as backing for another arena's block, and the root's memory as its own
+    /// device sees it.
     pub(super) fn backing(&mut self, root: ArenaId, len: u64) -> (Backing, Option<Shared>) {
         let storage = self.storage(root).expect("a plan uses only arenas with storage (I-5)");
         let host = storage.native_host();
         (Backing::root(&storage.block, len, host.as_ref()), host)
     }
 
-    /// Returns the storage of an arena that a plan uses, as the host sees it through a mapping if `is_mapped`.
-    /// Otherwise the result holds no memory of the mapping, so the mapping may end meanwhile.
+    /// Returns the storage of an arena that a plan uses, as the host sees it through a mapping if
+    /// `is_mapped`. Otherwise the result holds no memory of the mapping, so the mapping may end meanwhile.
     pub(super) fn end_via(&mut self, arena: ArenaId, is_mapped: bool) -> CopyEnd {
         let storage = self.storage(arena).expect("a plan uses only arenas with storage (I-5)");
         let host = if is_mapped { storage.host_view() } else { storage.native_host() };
         CopyEnd { block: storage.block.clone(), host }
     }
 
-    /// Returns an arena's block and the memory of its mapping, which the arena may need back. If the host keeps its
-    /// access, running copies still see that memory.
+    /// Returns an arena's block and the memory of its mapping, which the arena may need back. If the host
+    /// keeps its access, running copies still see that memory.
     pub(super) fn lend_mapping(
         &mut self,
         arena: ArenaId,
@@ -154,7 +158,8 @@ impl Locked {
         (storage.block.clone(), mapped)
     }
 
-    /// Stores the memory of a mapping. Returns memory that is not needed any more, to be dropped without the lock.
+    /// Stores the memory of a mapping. Returns memory that is not needed any more, to be dropped without the
+    /// lock.
     pub(super) fn take_mapping(
         &mut self,
         arena: ArenaId,
@@ -177,8 +182,9 @@ impl Locked {
         (state.transition.is_none() && state.alloc.is_allocated() && !state.is_lost()).then_some(state.map)
     }
 
-    /// Returns the first arena that reports another map state than the recorded one. Nothing can be told if a map change
-    /// started or ended since there had been `map_changes`.
+    /// Returns the first arena that reports another map state than the recorded one. Returns `None` if
+    /// a map change has started or ended since the count was `map_changes`, because the states are then not
+    /// comparable.
     pub(super) fn changed_unasked(
         &self,
         map_changes: u64,
@@ -198,7 +204,8 @@ impl BufferInner {
         self.read(|locked| locked.map_changes)
     }
 
-    /// Asks an arena for the map state of a block after a transfer, and wedges the buffer if the transfer changed it.
+    /// Asks an arena for the map state of a block after a transfer, and wedges the buffer if the transfer
+    /// changed it.
     ///
     /// # Errors
     /// The broken rule.
@@ -246,13 +253,13 @@ impl BufferInner {
     }
 }
 
-/// Returns the map state that an arena reports for a block, as far as it can tell.
+/// Returns the map state that an arena reports for a block; `None` if it reports none.
 pub(super) fn map_state(platform: &Platform, arena: ArenaId, block: &BlockRef) -> Option<MapState> {
     guard(|| platform.arena(arena).map_state(block)).unwrap_or_default()
 }
 
-/// Gives a block back to its arena. If the arena panics, the block is lost. The buffer continues, and the caller that
-/// released the last grant sees no error.
+/// Gives a block back to its arena. If the arena panics, the block is lost. The buffer continues, and the
+/// caller that released the last grant sees no error.
 pub(crate) fn free(platform: &Platform, arena: ArenaId, block: BlockRef) {
     let _ = guard(|| platform.arena(arena).free(block));
 }

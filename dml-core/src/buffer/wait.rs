@@ -1,11 +1,12 @@
 //! Waiting: one slot per waiting request, filled by the thread that admits the request.
 //!
-//! A thread whose change admits a request (a release, a finished copy, a cancellation) evaluates the queue under the
-//! buffer's lock. It hands the result to the request's own [`Waiter`], and wakes the waiter after the lock is released.
-//! Each waiter has its own condition variable and waker, so no wake-up can reach the wrong one (L-4).
+//! A thread whose change admits a request (a release, a finished copy, a cancellation) evaluates the queue
+//! under the buffer's lock. It hands the result to the request's own [`Waiter`], and wakes the waiter after
+//! the lock is released. Each waiter has its own condition variable and waker, so no wake-up can reach the
+//! wrong one (L-4).
 //!
-//! A request that waits behind a prefetch carries it on: nobody else may be looking at it. A copy of the prefetch that
-//! ends [nudges](Waiter::nudge) those who wait behind it.
+//! A request that waits behind a prefetch also advances it, because no other thread may be polling it. When a
+//! copy of the prefetch ends, the requests behind it are [nudged](Waiter::nudge).
 
 use crate::base::guard::{guard, quietly};
 use crate::base::id::{OwnerId, Ticket};
@@ -18,7 +19,7 @@ use std::fmt;
 use std::task::{Poll, Waker};
 use std::time::Instant;
 
-/// How long a request waits for other users. Its own copies block the thread, unless there is a waker.
+/// How a request waits for other users. Its own copies block the thread, unless there is a waker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wait<'a> {
     /// The request does not wait.
@@ -45,7 +46,7 @@ enum Slot {
 #[derive(Debug)]
 pub(crate) enum Woken {
     Answered(Begin),
-    /// A prefetch ahead of the request can go on.
+    /// A prefetch ahead of the request can advance.
     Nudged,
     TimedOut,
 }
@@ -56,13 +57,13 @@ pub(crate) struct Place {
     pub(crate) ticket: Ticket,
     pub(crate) grant: OwnerId,
     pub(crate) waiter: Arc<Waiter>,
-    /// The prefetches that had not ended when the request began to wait. None begins while it waits.
+    /// The prefetches that had not ended when the request began to wait. No new one begins while it waits.
     pub(crate) ahead: Vec<Arc<SharedRun>>,
 }
 
 impl Place {
-    /// Waits for the answer, and carries the prefetches ahead on meanwhile. The answer is `None` if the time was not
-    /// enough; with a waker it may be pending.
+    /// Waits for the answer, and advances the prefetches ahead of the request meanwhile. Returns `None` after
+    /// a timeout. Pending only with a waker.
     pub(crate) fn wait(&self, wait: Wait<'_>) -> Poll<Option<Begin>> {
         loop {
             let waits = self.ahead.iter().take_while(|_| !self.waiter.is_answered());
@@ -136,7 +137,8 @@ impl Waiter {
         Poll::Pending
     }
 
-    /// Tells a request that still waits to carry on what is ahead of it. Returns the waker to be called.
+    /// Wakes a waiting thread, so that it advances the prefetches ahead of its request. Returns the waker to
+    /// be called, if the request has one.
     pub(crate) fn nudge(&self) -> Option<Waker> {
         let mut slot = self.slot.lock();
         let Slot::Waiting { waker, nudged } = &mut *slot else { return None };
@@ -207,12 +209,12 @@ impl Waiters {
 
 /// Admitted requests, to be notified after the buffer's lock is released.
 #[derive(Debug, Default)]
-#[must_use = "a waiter that is not told sleeps for ever"]
+#[must_use = "a waiter that is not woken sleeps for ever"]
 pub(crate) struct Wakes(Vec<(Arc<Waiter>, Begin)>);
 
 impl Wakes {
-    /// Delivers all answers before any foreign code runs, because that code may wait for one of them. The caller then
-    /// [calls](Calls::call) the returned wakers.
+    /// Delivers all answers before any foreign code runs, because that code may wait for one of them. The
+    /// caller then [calls](Calls::call) the returned wakers.
     pub(crate) fn deliver(self) -> Calls {
         Calls(self.0.into_iter().filter_map(|(waiter, begin)| waiter.deliver(begin)).collect())
     }
@@ -228,8 +230,8 @@ impl Calls {
         Self(wakers.into_iter().collect())
     }
 
-    /// Calls all wakers. A waker is foreign code: its panic is printed on standard error, and affects neither the other
-    /// wakers nor this thread.
+    /// Calls all wakers. A waker is foreign code: its panic is printed on standard error, and affects neither
+    /// the other wakers nor this thread.
     pub(crate) fn call(self) {
         for waker in self.0 {
             // The call is by reference, so that a waker that panics is dropped under a separate guard.

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! An arena validates nothing: core never asks for what the abstract machine forbids. A request for something
-//! impossible is a bug in core, and the arena panics with a message that says so. It reports as errors only what core
-//! cannot foresee: out of memory, a lost device, a failed copy.
+//! impossible is a bug in core, and the arena panics with a message that says so. It reports as errors only
+//! what core cannot foresee: out of memory, a lost device, a failed copy.
 
 use crate::base::sync::Arc;
 use crate::memory::block::{BlockRef, NewBlock};
@@ -24,46 +24,48 @@ use std::fmt;
 /// An arena's answer to a change of map state: the state that now holds, whatever was requested.
 #[derive(Debug)]
 pub struct MapReport {
-    /// The present map state, which core checks. A report that denies access to a device still using the storage wedges
-    /// the buffer ([`AcquireError::ArenaContract`](crate::AcquireError::ArenaContract)).
+    /// The present map state, which core checks. A report that denies access to a device still using the
+    /// storage wedges the buffer ([`AcquireError::ArenaContract`](crate::AcquireError::ArenaContract)).
     pub state: MapState,
-    /// The host's view of the whole block, if the change gave the host access. `None` where the memory from an earlier
-    /// report is still correct.
+    /// The host's view of the whole block, if the change gave the host access. `None` where the memory from
+    /// an earlier report is still correct.
     pub host: Option<HostMemory>,
 }
 
 /// One memory, or one memory framework.
 ///
-/// Core calls every method from any thread, without holding a lock, and never for something that the abstract machine
-/// forbids. It maps a block only when no user loses access by it. It copies only while the device that does the copy
-/// has access. It frees a block once, after its last user.
+/// Core calls every method from any thread, without holding a lock, and never for something that the abstract
+/// machine forbids. It maps a block only when no user loses access by it. It copies only while the device
+/// that does the copy has access. It frees a block once, after its last user.
 ///
 /// # The arena's obligations
-/// An arena may be safe code, and then nothing that it does, keeps or returns causes undefined behaviour. Only core
-/// makes requests that touch bytes or mappings ([`CopyIn`] and its siblings). Host memory is handed over once
-/// ([`HostMemory`]), and so is the storage under a block ([`Backing`]). The other obligations, and the consequences of
-/// breaking them, are:
+/// An arena may be safe code, and then nothing that it does, keeps or returns causes undefined behaviour.
+/// Only core makes requests that touch bytes or mappings ([`CopyIn`] and its siblings). Host memory is handed
+/// over once ([`HostMemory`]), and so is the storage under a block ([`Backing`]). The other obligations, and
+/// the consequences of breaking them, are:
 ///
-/// - **A-1** A block is new: no other reference to it exists until core lends some. The block and its host memory have
-///   at least the requested size, and the host memory is aligned as described. The block is over the storage that core
-///   passed in, or over its own if core passed none. Otherwise the allocation fails, as out of memory or as a broken
-///   contract. (`hostile` `every_lie_is_told_for_what_it_is`, `host_memory_of_safe_code_is_the_grants_alone`,
-///   `a_block_over_other_storage_is_refused`, `a_block_serves_one_buffer`, `a_block_that_another_thread_has_is_refused`)
-/// - **A-2** A fence reports the number of bytes that were moved. Fewer or more bytes than requested mean a failed
-///   copy. (`hostile` `every_lie_is_told_for_what_it_is`)
-/// - **A-3** A transfer is dropped before its fence ends. Keeping one breaks the contract, and the buffer then refuses
-///   all requests. (`hostile` `every_lie_is_told_for_what_it_is`, `a_fill_that_is_kept_breaks_the_contract`)
-/// - **A-4** A map report is true, and gives the requested device its access. It takes access from no present user, and
-///   names the block's memory if the host gets access. A mapping ends only after its memory is back. Otherwise the
-///   contract is broken.
-///   (`hostile` `every_lie_is_told_for_what_it_is`, `the_memory_of_one_block_is_not_anothers`; `faults`
-///   `i19_a_wrong_map_state_wedges_the_buffer`; `requests`
-///   `i06_a_plan_whose_arena_reports_less_access_than_planned_is_not_granted`)
+/// - **A-1** A block is new: no other reference to it exists until core lends some. The block and its host
+///   memory have at least the requested size, and the host memory is aligned as described. The block is over
+///   the storage that core passed in, or over its own if core passed none. Otherwise the allocation fails, as
+///   out of memory or as a broken contract. (`hostile` `every_lie_is_told_for_what_it_is`,
+///   `host_memory_of_safe_code_is_the_grants_alone`, `a_block_over_other_storage_is_refused`,
+///   `a_block_serves_one_buffer`, `a_block_that_another_thread_has_is_refused`)
+/// - **A-2** A fence reports the number of bytes that were moved. Fewer or more bytes than requested mean a
+///   failed copy. (`hostile` `every_lie_is_told_for_what_it_is`)
+/// - **A-3** A transfer is dropped before its fence ends. Keeping one breaks the contract, and the buffer
+///   then refuses all requests. (`hostile` `every_lie_is_told_for_what_it_is`,
+///   `a_fill_that_is_kept_breaks_the_contract`)
+/// - **A-4** A map report is true, and gives the requested device its access. It takes access from no present
+///   user, and names the block's memory if the host gets access. A mapping ends only after its memory is
+///   back. Otherwise the contract is broken. (`hostile` `every_lie_is_told_for_what_it_is`,
+///   `the_memory_of_one_block_is_not_anothers`; `faults` `i19_a_wrong_map_state_wedges_the_buffer`;
+///   `requests` `i06_a_plan_whose_arena_reports_less_access_than_planned_is_not_granted`)
 /// - **A-5** Map states change only when core asks. An arena that can tell reports them through
-///   [`map_state`](Self::map_state), and core checks after every copy, whether it succeeded or not. (`hostile`
-///   `every_lie_is_told_for_what_it_is`, `a_map_state_that_a_copy_changes_is_noticed_wherever_it_is_copied`)
-/// - **A-6** Calls may panic, call back into core, and take a long time, because core makes none under a lock. A panic
-///   fails only the operation that was requested. (`hostile`
+///   [`map_state`](Self::map_state), and core checks after every copy, whether it succeeded or not.
+///   (`hostile` `every_lie_is_told_for_what_it_is`,
+///   `a_map_state_that_a_copy_changes_is_noticed_wherever_it_is_copied`)
+/// - **A-6** Calls may panic, call back into core, and take a long time, because core makes none under a
+///   lock. A panic fails only the operation that was requested. (`hostile`
 ///   `a_panic_of_any_call_is_the_failure_of_what_was_asked_alone`, `any_call_may_call_back_into_core`,
 ///   `a_call_that_hangs_keeps_those_alone_who_need_its_end`)
 /// - **A-7** Core uses the description as it was when the arena was added to a platform. (`hostile`
@@ -71,9 +73,9 @@ pub struct MapReport {
 /// - **A-8** [`tail`](Self::tail) ends no earlier than the work launched before it. (`hostile`
 ///   `what_was_launched_ends_before_anybody_is_let_in`)
 ///
-/// Unsafe code in an arena must keep the contract of [`HostMemory::new`]. It touches host memory only while it holds
-/// the request that lends that memory. It touches storage under a block only for requests for that block, which holds
-/// its [`Backing`] and shows it.
+/// Unsafe code in an arena must keep the contract of [`HostMemory::new`]. It touches host memory only while
+/// it holds the request that lends that memory. It touches storage under a block only for requests for that
+/// block, which holds its [`Backing`] and shows it.
 ///
 /// # Panics
 /// An implementation may panic when asked for the impossible. Core turns a panic into a failed operation.
@@ -81,14 +83,15 @@ pub trait Arena: Any + Send + Sync + fmt::Debug {
     /// Returns the arena's fixed properties. Core asks once, when the arena is added to a platform.
     fn desc(&self) -> &ArenaDesc;
 
-    /// Allocates `len` bytes aligned to [`ArenaDesc::alloc_align`]. The contents are unspecified but readable.
+    /// Allocates `len` bytes aligned to [`ArenaDesc::alloc_align`]. The contents are unspecified but
+    /// readable.
     ///
     /// # Errors
     /// [`AllocError`] if the memory cannot be allocated.
     fn alloc(&self, len: u64) -> Result<NewBlock, AllocError>;
 
-    /// Makes a block over storage of the application, which has an address in host memory. Core returns the storage to
-    /// the application when the buffer closes. The block reports its storage through
+    /// Makes a block over storage of the application, which has an address in host memory. Core returns the
+    /// storage to the application when the buffer closes. The block reports its storage through
     /// [`Block::backing`](crate::Block::backing).
     ///
     /// # Errors
@@ -98,9 +101,9 @@ pub trait Arena: Any + Send + Sync + fmt::Debug {
         Err(AllocError::unsupported(self.desc(), "external storage"))
     }
 
-    /// Checks that a block is this arena's, for memory of the application that the host does not address. The arena's own
-    /// backend has made it, in unsafe code of the application. Core then uses it as one from [`alloc`](Self::alloc).
-    /// The default refuses.
+    /// Checks that a block over the application's device memory belongs to this arena. The arena's own
+    /// backend made the block, called by unsafe code of the application, and the host cannot address the
+    /// memory. Core then uses the block like one from [`alloc`](Self::alloc). The default refuses.
     ///
     /// # Errors
     /// [`AllocError::Unsupported`] if the block is not this arena's, or the arena takes no such memory.
@@ -109,9 +112,10 @@ pub trait Arena: Any + Send + Sync + fmt::Debug {
         Err(AllocError::unsupported(self.desc(), "memory of the application"))
     }
 
-    /// Makes a block of this arena over the storage of another arena's block, the root, which outlives the new block.
-    /// The block reports its storage through [`Block::backing`](crate::Block::backing). If both arenas are native to
-    /// one device, core keeps using the root's host memory unless the new block comes with its own.
+    /// Makes a block of this arena over the storage of another arena's block, the root, which outlives the
+    /// new block. The block reports its storage through [`Block::backing`](crate::Block::backing). If both
+    /// arenas are native to one device, core keeps using the root's host memory unless the new block comes
+    /// with its own.
     ///
     /// # Errors
     /// [`AllocError`] if the framework refuses the storage.
@@ -120,16 +124,17 @@ pub trait Arena: Any + Send + Sync + fmt::Debug {
         Err(AllocError::unsupported(self.desc(), "bound storage"))
     }
 
-    /// Returns a block to the memory it came from. By default the last reference frees it. No arena may free it
-    /// earlier, because kernels may still hold references.
+    /// Returns a block to the memory it came from. By default the last reference frees it. No arena may free
+    /// it earlier, because kernels may still hold references.
     fn free(&self, block: BlockRef) {
         drop(block);
     }
 
-    /// Takes a block to a map state in which a remote device has access. An arena without remote devices is never asked,
-    /// and keeps the provided method, which panics. Unless the target is bimapped, devices outside
-    /// it must lose their access. The requested device may write then, and the others must map again to see what it
-    /// wrote.
+    /// Changes the map state of a block so that a remote device has access. Unless the target is bimapped,
+    /// devices outside it must lose their access. The requested device may write then, and the others must
+    /// map again to see what it wrote.
+    ///
+    /// Core never calls this for an arena without remote devices. The default panics.
     ///
     /// # Errors
     /// [`TransferError`] if the framework fails. The map state then stays as it was.
@@ -137,8 +142,8 @@ pub trait Arena: Any + Send + Sync + fmt::Debug {
         never_mapped(self.desc(), &request)
     }
 
-    /// Takes a block to a map state in which the native device has access again. As [`map`](Self::map), this is for arenas
-    /// with remote devices.
+    /// Changes the map state of a block so that the native device has access again. As with
+    /// [`map`](Self::map), the default is for arenas without remote devices.
     ///
     /// # Errors
     /// [`TransferError`] if the framework fails. The map state then stays as it was.
@@ -170,8 +175,8 @@ pub trait Arena: Any + Send + Sync + fmt::Debug {
     /// [`TransferError`] if the fill could not be started.
     fn fill(&self, fill: Fill) -> Result<Fence, TransferError>;
 
-    /// Returns a fence for the end of all work launched on the arena so far. Core waits for it before it takes back
-    /// storage that was handed out for writing and is not released normally.
+    /// Returns a fence for the end of all work launched on the arena so far. Core waits for it before it
+    /// takes back storage that was handed out for writing and is not released normally.
     ///
     /// # Errors
     /// [`TransferError`] if the framework fails, which ends the wait.
@@ -179,23 +184,23 @@ pub trait Arena: Any + Send + Sync + fmt::Debug {
         Ok(Fence::done(0))
     }
 
-    /// Returns whether the native device is permanently lost, as far as the arena knows. The arena decides this,
-    /// because a copy has two ends and its error does not say which one failed.
+    /// Returns whether the native device is permanently lost, as far as the arena knows. The arena decides
+    /// this, because a copy has two ends and its error does not say which one failed.
     ///
-    /// Core asks after every failure, so the call must be cheap: it reports what earlier calls found, without calling
-    /// the framework. Once `true`, the answer stays `true`. See
+    /// Core asks after every failure, so the call must be cheap: it reports what earlier calls found, without
+    /// calling the framework. Once `true`, the answer stays `true`. See
     /// [`Platform::notice_losses`](crate::Platform::notice_losses).
     fn is_lost(&self) -> bool {
         false
     }
 
-    /// Returns the cause of the loss in words for people, if the arena knows it.
+    /// Returns the cause of the loss as text for messages, if the arena knows it.
     fn loss(&self) -> Option<Arc<str>> {
         None
     }
 }
 
-/// Refuses a change of map state of an arena that has none to change.
+/// Panics because an arena without remote devices was asked to change a map state.
 fn never_mapped(desc: &ArenaDesc, request: &dyn fmt::Debug) -> ! {
     panic!("core bug: {} has no map states and was asked for {request:?}", desc.name)
 }

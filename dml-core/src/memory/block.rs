@@ -13,18 +13,19 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NativeHandle(pub usize);
 
-/// One contiguous allocation of an arena, owned through a [`BlockRef`]. Dropping the last reference frees the block.
+/// One contiguous allocation of an arena, owned through a [`BlockRef`]. Dropping the last reference frees the
+/// block.
 ///
 /// Kernels receive references to blocks and may keep them, so a block by itself gives no access to bytes.
 ///
 /// # What a block owes
-/// - **B-1** Its size is the one it was made with, and at least the size asked for. (`hostile`
+/// - **B-1** Its size is the one it was made with, and at least the requested size. (`hostile`
 ///   `every_lie_is_told_for_what_it_is`)
-/// - **B-2** It shows the storage that it is made over, always the same, or none if it has its own. (`hostile`
-///   `a_block_over_other_storage_is_refused`, `a_block_bound_to_another_root_is_refused`)
-/// - **B-3** Calls and the destructor may panic and call back into core, as an arena's may. A panic fails what was asked.
-///   (`hostile` `a_panic_of_any_call_is_the_failure_of_what_was_asked_alone`, `any_call_may_call_back_into_core`,
-///   `a_block_that_panics_over_its_storage_is_refused`)
+/// - **B-2** It shows the storage that it is made over, always the same one, or none if it has its own.
+///   (`hostile` `a_block_over_other_storage_is_refused`, `a_block_bound_to_another_root_is_refused`)
+/// - **B-3** Calls and the destructor may panic and call back into core, as an arena's may. A panic
+///   fails the requested operation. (`hostile` `a_panic_of_any_call_is_the_failure_of_what_was_asked_alone`,
+///   `any_call_may_call_back_into_core`, `a_block_that_panics_over_its_storage_is_refused`)
 pub trait Block: Any + Send + Sync + fmt::Debug {
     /// Returns the size in bytes.
     fn len(&self) -> u64;
@@ -37,8 +38,8 @@ pub trait Block: Any + Send + Sync + fmt::Debug {
     /// Returns the framework's own handle.
     fn native(&self) -> NativeHandle;
 
-    /// Returns the storage that the block is made over, or `None` if the block has storage of its own. A block over
-    /// such storage holds the [`Backing`] and always returns the same one.
+    /// Returns the storage that the block is made over, or `None` if the block has storage of its own. A
+    /// block over such storage holds the [`Backing`] and always returns the same one.
     fn backing(&self) -> Option<&Backing> {
         None
     }
@@ -89,7 +90,8 @@ impl NewBlock {
         self.host.as_ref().map(HostMemory::span)
     }
 
-    /// Returns whether no other reference to the block exists. A reference from its own host memory does not count.
+    /// Returns whether no other reference to the block exists. A reference from its own host memory does not
+    /// count.
     pub(crate) fn is_new(&mut self) -> bool {
         let Self { block, host } = self;
         // Only `Arc::get_mut` checks the strong and the weak count at once.
@@ -100,8 +102,8 @@ impl NewBlock {
         }
     }
 
-    /// Returns whether the block shows exactly the expected backing, and its host memory belongs to it. The expected
-    /// backing is `None` for a block with storage of its own.
+    /// Returns whether the block shows exactly the expected backing, and its host memory belongs to it. The
+    /// expected backing is `None` for a block with storage of its own.
     pub(crate) fn is_over(&self, backing: Option<&Backing>) -> bool {
         let is_own = self.host.as_ref().is_none_or(|host| host.is_for(&self.block));
         let is_over = match (self.block.backing(), backing) {
@@ -125,14 +127,14 @@ impl NewBlock {
 /// [`RawBuffer::attach_block`](crate::RawBuffer::attach_block) makes it the storage of a buffer, and
 /// [`RawBuffer::into_container`](crate::RawBuffer::into_container) gives the container back.
 pub struct ExternalBlock<C> {
-    /// Its destructor may panic as well as the container's (B-3).
+    /// The block's destructor may panic, and so may the container's (B-3).
     pub(crate) new: Quiet<NewBlock>,
     pub(crate) container: Arc<C>,
 }
 
 impl<C: Any + Send + Sync> ExternalBlock<C> {
-    /// Joins a new block and its container. A block whose memory goes with the container keeps a reference to it. Until
-    /// that is gone, nobody gets the container.
+    /// Joins a new block and its container. If dropping the container frees the memory, the block keeps a
+    /// reference to the container. The container comes back only after that reference is dropped.
     #[must_use]
     pub fn new(new: NewBlock, container: Arc<C>) -> Self {
         Self { new: Quiet::new(new), container }
@@ -144,7 +146,7 @@ impl<C: Any + Send + Sync> ExternalBlock<C> {
         self.new.block.len()
     }
 
-    /// Returns whether there is no memory.
+    /// Returns whether the memory has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -156,7 +158,7 @@ impl<C: Any + Send + Sync> ExternalBlock<C> {
         self.new.block.native()
     }
 
-    /// Returns the container, for which the block goes. A panic of the block's destructor is ignored.
+    /// Drops the block and returns the container. A panic of the block's destructor is ignored.
     ///
     /// # Errors
     /// The shared container, if the backend keeps a reference to it.

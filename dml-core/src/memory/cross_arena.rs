@@ -1,5 +1,5 @@
-//! Copies between two arenas: the [`CrossArena`] trait, which prices a [`Link`](crate::Link) and carries out its
-//! copies, and the [`CopyJob`] that describes one copy.
+//! Copies between two arenas: the [`CrossArena`] trait, which prices a [`Link`](crate::Link) and carries out
+//! its copies, and the [`CopyJob`] that describes one copy.
 
 use crate::base::cost::Cost;
 use crate::base::counters::{Counters, Operation};
@@ -19,15 +19,15 @@ use std::fmt;
 /// An implementation needs no unsafe code: its [`CopyJob`] reaches the bytes of one copy and no others.
 ///
 /// # What a mechanism must do
-/// - **C-1** The price depends on the query alone. Core asks once for each size class, when the first buffer of that
-///   size is made, and remembers the answer. (`hostile` `any_call_may_call_back_into_core`)
-/// - **C-2** The fence reports the number of bytes that were moved. The copy fails if the number is too small or too
-///   large. (`hostile` `a_mechanism_reaches_its_own_bytes_alone`)
-/// - **C-3** The job and all its parts are used up or dropped before the fence ends. Otherwise the mechanism has broken
-///   its contract, and the buffer is wedged. (`hostile` `a_mechanism_reaches_its_own_bytes_alone`)
-/// - **C-4** Calls and the destructor may panic, call back into core, and take a long time, as an arena's may. (`hostile`
-///   `a_panic_of_any_call_is_the_failure_of_what_was_asked_alone`, `any_call_may_call_back_into_core`,
-///   `two_mechanisms_that_panic_as_they_go_leave_the_process_alone`)
+/// - **C-1** The price depends on the query alone. Core asks once for each size class, when the first buffer
+///   of that size is made, and remembers the answer. (`hostile` `any_call_may_call_back_into_core`)
+/// - **C-2** The fence reports the number of bytes that were moved. The copy fails if the number is too small
+///   or too large. (`hostile` `a_mechanism_reaches_its_own_bytes_alone`)
+/// - **C-3** The job and all its parts are used up or dropped before the fence ends. Otherwise the mechanism
+///   has broken its contract, and the buffer is wedged. (`hostile` `a_mechanism_reaches_its_own_bytes_alone`)
+/// - **C-4** Calls and the destructor may panic, call back into core, and take a long time, as an arena's may
+///   . (`hostile` `a_panic_of_any_call_is_the_failure_of_what_was_asked_alone`,
+///   `any_call_may_call_back_into_core`, `two_mechanisms_that_panic_as_they_go_leave_the_process_alone`)
 ///
 /// # Source
 /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2.
@@ -35,12 +35,12 @@ pub trait CrossArena: Send + Sync + fmt::Debug {
     /// Returns the name of the mechanism in a word or two, for plans and traces.
     fn name(&self) -> &str;
 
-    /// Returns the cost of the copy, or `None` if this mechanism cannot do it. The answer must depend on the query
-    /// alone, because core remembers it.
+    /// Returns the cost of the copy, or `None` if this mechanism cannot do it. The answer must depend on the
+    /// query alone, because core remembers it.
     fn can_copy(&self, query: &CopyQuery) -> Option<Cost>;
 
-    /// Starts the copy. If the fence succeeds, every byte of the job's span was written in the destination, and no
-    /// byte outside the span.
+    /// Starts the copy. If the fence succeeds, every byte of the job's span was written in the destination,
+    /// and no byte outside the span.
     ///
     /// # Errors
     /// [`TransferError`] if the copy could not be started.
@@ -115,15 +115,15 @@ impl CopyJob {
         CopyEnd { arena: &*self.to.arena, block: &self.to.block }
     }
 
-    /// Returns the host's view of the job's bytes at the source, if there is one. Unsafe code may read there while it
-    /// holds the job.
+    /// Returns the host's view of the job's bytes at the source, if there is one. Unsafe code may read there
+    /// while it holds the job.
     #[must_use]
     pub fn source_host(&self) -> Option<HostSpan> {
         self.from.host.as_ref().map(|host| host.span().slice(self.span))
     }
 
-    /// Returns the host's view of the job's bytes at the destination, if there is one. Unsafe code may write there
-    /// while it holds the job.
+    /// Returns the host's view of the job's bytes at the destination, if there is one. Unsafe code may write
+    /// there while it holds the job.
     #[must_use]
     pub fn target_host(&self) -> Option<HostSpan> {
         self.to.host.as_ref().map(|host| host.span().slice(self.span))
@@ -142,7 +142,8 @@ impl CopyJob {
         (Self { span: first, ..self }, rest)
     }
 
-    /// Reduces the job to its first `at` bytes, or to all of them if it has fewer. The other bytes are not copied.
+    /// Reduces the job to its first `at` bytes, or to all of them if it has fewer. The other bytes are not
+    /// copied.
     #[must_use]
     pub fn first(self, at: u64) -> Self {
         let at = at.min(self.len());
@@ -162,7 +163,8 @@ impl CopyJob {
     /// Reads the source into the destination, which the host can address, by the framework's read call.
     ///
     /// # Errors
-    /// [`TransferError::NoAddress`] if the host cannot address the destination; any error of [`Arena::copy_out`].
+    /// [`TransferError::NoAddress`] if the host cannot address the destination; any error of
+    /// [`Arena::copy_out`].
     pub fn read(self) -> Result<Fence, TransferError> {
         let target = host_of(&self.to)?.target(self.span, &self.loan);
         self.counters.count(Operation::Read);
@@ -181,8 +183,9 @@ impl CopyJob {
         Ok(Fence::done(self.span.len()))
     }
 
-    /// Reads the source into the first bytes of the mechanism's own memory, by the framework's read call. This is the first
-    /// half of a copy through scratch memory that the mechanism keeps. [`write_from`](Self::write_from) is the second.
+    /// Reads the source into the first bytes of the mechanism's own memory, by the framework's read call.
+    /// This is the first half of a copy through scratch memory that the mechanism keeps.
+    /// [`write_from`](Self::write_from) is the second.
     ///
     /// # Errors
     /// Any error of [`Arena::copy_out`].
@@ -196,8 +199,8 @@ impl CopyJob {
         self.from.arena.copy_out(CopyOut::scheduled(&self.from.block, self.span.start(), target))
     }
 
-    /// Writes the first bytes of the mechanism's own memory into the destination, by the framework's write call. They have
-    /// to be the bytes of the source.
+    /// Writes the first bytes of the mechanism's own memory into the destination, by the framework's write
+    /// call. They must be the bytes of the source.
     ///
     /// # Errors
     /// Any error of [`Arena::copy_in`].
@@ -211,13 +214,13 @@ impl CopyJob {
         self.to.arena.copy_in(CopyIn::scheduled(&self.to.block, self.span.start(), source))
     }
 
-    /// Reads the source into scratch memory and writes the destination from there, in pieces. The copy is done on
-    /// return.
+    /// Reads the source into scratch memory and writes the destination from there, in pieces. The copy is
+    /// done on return.
     ///
     /// # Errors
     /// - [`TransferError::NoScratch`] if there is no scratch memory.
     /// - [`TransferError::Short`] or [`TransferError::Overrun`] if an arena moves a wrong number of bytes.
-    /// - [`TransferError::StillLent`] if an arena keeps what it was lent after its fence has ended.
+    /// - [`TransferError::StillLent`] if an arena keeps lent memory after its fence has ended.
     /// - Any error that the arenas report.
     pub fn stage(self) -> Result<Fence, TransferError> {
         let mut start = self.span.start();
@@ -242,7 +245,7 @@ fn host_of(end: &JobEnd) -> Result<&Shared, TransferError> {
     end.host.as_ref().ok_or_else(|| TransferError::NoAddress { arena: end.name.clone() })
 }
 
-/// Waits for a piece, and checks that its transfer moved all bytes and returned what it was lent.
+/// Waits for a piece, and checks that its transfer moved all bytes and returned the lent memory.
 fn expect_all(fence: Fence, requested_bytes: u64, loan: &Loan) -> Result<(), TransferError> {
     let done_bytes = fence.wait()?;
     if loan.is_out() {

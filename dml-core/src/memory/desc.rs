@@ -22,7 +22,8 @@ pub enum Concurrency {
     Exclusive,
     /// The native device and the remote devices may all read at once.
     BimapRead,
-    /// The storage is fully coherent: all devices may use it at once if their ranges do not conflict (main memory).
+    /// The storage is fully coherent: all devices may use it at once if their ranges do not conflict (main
+    /// memory).
     BimapFull,
 }
 
@@ -37,11 +38,11 @@ pub struct ArenaDesc {
     pub name: Arc<str>,
     /// The kind of memory.
     pub kind: ArenaKind,
-    /// The device whose kernels run on this memory. A [store](Self::store) has none, and the platform to which it is
-    /// added gives it an id that stands for the store itself.
+    /// The device whose kernels run on this memory. A [store](Self::store) has none, and the platform to
+    /// which it is added gives it an id that stands for the store itself.
     pub native: DeviceId,
-    /// The devices that can reach this memory without the help of another device. If the native device is one of
-    /// them, the arena is always bimapped.
+    /// The devices that can reach this memory without the help of another device. If the native device is one
+    /// of them, the arena is always bimapped.
     pub remotes: DeviceSet,
     /// The devices that may use one storage at the same time.
     pub concurrency: Concurrency,
@@ -49,15 +50,15 @@ pub struct ArenaDesc {
     pub alloc_align: u64,
     /// The estimated cost of one allocation, added to a path that would allocate here.
     pub alloc_cost: Cost,
-    /// What the memory is, where no device tells it: of a [store](Self::store), the model of a disk or the folder of a file.
-    /// Speeds that were measured hold for this description alone. Nothing by default.
+    /// The description of a memory that no device describes, such as the disk model or the folder of a
+    /// [store](Self::store). Measured speeds apply only to the same description. Empty by default.
     pub description: Arc<str>,
     /// Whether no device runs kernels on this memory.
     is_store: bool,
 }
 
 impl ArenaDesc {
-    /// Describes an exclusive arena for the own memory of `native`, which no other device can reach.
+    /// Describes an exclusive arena for the memory of `native`, which no other device can reach.
     #[must_use]
     pub fn new(name: &str, kind: ArenaKind, native: DeviceId) -> Self {
         Self {
@@ -76,8 +77,9 @@ impl ArenaDesc {
     /// Describes memory on which no device runs kernels, such as a disk. Buffers are brought there by
     /// [`prefetch_in`](crate::RawBuffer::prefetch_in), and leave when they are used elsewhere.
     ///
-    /// The platform gives the arena an internal device, which stands for the store where links, losses and errors name
-    /// a device. [`Platform::devices`](crate::Platform::devices) does not list it, and nothing can be acquired for it.
+    /// The platform gives the arena an internal device, which stands for the store where links, losses and
+    /// errors name a device. [`Platform::devices`](crate::Platform::devices) does not list it, and nothing
+    /// can be acquired for it.
     #[must_use]
     pub fn store(name: &str, kind: ArenaKind) -> Self {
         Self { is_store: true, ..Self::new(name, kind, DeviceId(u16::MAX)) }
@@ -111,7 +113,7 @@ impl ArenaDesc {
         self
     }
 
-    /// Sets what the memory is.
+    /// Sets the description of the memory.
     #[must_use]
     pub fn with_description(mut self, description: &str) -> Self {
         self.description = description.into();
@@ -124,7 +126,8 @@ impl ArenaDesc {
         self.is_store
     }
 
-    /// Returns whether the native device is also a remote one, so that it can access the storage in every map state.
+    /// Returns whether the native device is also a remote one, so that it can access the storage in every map
+    /// state.
     #[must_use]
     pub fn is_always_bimapped(&self) -> bool {
         self.remotes.contains(self.native)

@@ -29,14 +29,15 @@ pub enum AllocError {
         limit_bytes: u64,
     },
     /// The arena returned a block that something else refers to as well.
-    #[error("{arena} gave a block that is not new")]
+    #[error("{arena} returned a block that is not new")]
     NotNew {
         /// The arena's name.
         arena: Arc<str>,
     },
-    /// The arena returned a block over storage other than the requested one: another buffer's, or foreign storage
-    /// instead of its own. The same error reports a block that comes with the host memory of another block.
-    #[error("{arena} gave a block over other storage than asked for")]
+    /// The arena returned a block over storage other than the requested one: another buffer's, or foreign
+    /// storage instead of its own. The same error reports a block that comes with the host memory of another
+    /// block.
+    #[error("{arena} returned a block over other storage than requested")]
     OtherStorage {
         /// The arena's name.
         arena: Arc<str>,
@@ -128,7 +129,7 @@ pub enum TransferError {
         done_bytes: u64,
     },
     /// The arena reports more bytes than were requested. Which other bytes it overwrote is unknown.
-    #[error("overrun copy: {done_bytes} bytes where {requested_bytes} were asked for")]
+    #[error("overrun copy: {done_bytes} bytes where {requested_bytes} were requested")]
     Overrun {
         /// The number of bytes requested.
         requested_bytes: u64,
@@ -147,16 +148,16 @@ pub enum TransferError {
         loss: Arc<str>,
     },
     /// One end of the copy is mapped for the host, but its arena did not report the address.
-    #[error("{arena} does not show the host its bytes")]
+    #[error("{arena} reported no host address for its bytes")]
     NoAddress {
         /// The arena's name.
         arena: Arc<str>,
     },
     /// The future has already completed and returned its result.
-    #[error("this work has ended: its future is polled once more")]
+    #[error("future polled again after its work had ended")]
     Finished,
     /// The arena reports that the transfer has ended, but still holds memory that was lent for it.
-    #[error("what was lent for the transfer has not come back")]
+    #[error("memory lent for the transfer was not returned")]
     StillLent,
     /// The mechanism was feasible when the copy was planned, and is not feasible now.
     #[error("the copy is not possible in the present state")]
@@ -187,12 +188,13 @@ impl TransferError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Breach {
-    /// The arena reported a map state that denies a device access it needs, or grants access that was not asked for.
+    /// The arena reported a map state that denies a device access it needs, or grants access that was not
+    /// asked for.
     Access {
         /// The device whose access is wrong.
         device: DeviceId,
     },
-    /// The arena reported that the host has access, but not the address of the bytes.
+    /// The arena reported that the host has access, but did not report the address of the bytes.
     NoAddress,
     /// The arena returned the memory of another block.
     OtherMemory,
@@ -220,15 +222,15 @@ impl std::fmt::Display for Breach {
             Self::Access { device } => {
                 write!(f, "it reported a map state that does not fit the access of device {device}")
             }
-            Self::NoAddress => f.write_str("it let the host in and did not say where the bytes are"),
-            Self::OtherMemory => f.write_str("it gave the memory of another block"),
+            Self::NoAddress => f.write_str("it gave the host access without reporting the address"),
+            Self::OtherMemory => f.write_str("it returned the memory of another block"),
             Self::HostMemory { bytes, needed_bytes } if bytes < needed_bytes => {
                 write!(f, "its host memory of {bytes} bytes is too short: {needed_bytes} are needed")
             }
             Self::HostMemory { bytes, .. } => write!(f, "its host memory of {bytes} bytes is misaligned"),
-            Self::StillLent => f.write_str("it keeps what it was lent for a transfer that it says has ended"),
+            Self::StillLent => f.write_str("it keeps memory that was lent for a transfer reported as ended"),
             Self::MapChanged { known, found } => {
-                write!(f, "it changed a map state from {known:?} to {found:?} unasked")
+                write!(f, "it changed a map state from {known:?} to {found:?} without being asked")
             }
         }
     }

@@ -7,16 +7,19 @@ use std::task::{Poll, Waker};
 /// The end of work that an arena has started, for frameworks that can notify a waiter.
 ///
 /// # What a completion owes
-/// - **F-1** It ends when the work does, and no earlier. (`hostile` `a_dropped_flight_waits_lets_nobody_in_and_commits_nothing`)
-/// - **F-2** It reports the number of bytes that were moved. (`hostile` `every_lie_is_told_for_what_it_is`; `awaiting`
+/// - **F-1** It ends when the work does, and no earlier. (`hostile`
+///   `a_dropped_flight_waits_lets_nobody_in_and_commits_nothing`)
+/// - **F-2** It reports the number of bytes that were moved. (`hostile`
+///   `every_lie_is_told_for_what_it_is`; `awaiting`
 ///   `i15_an_awaited_copy_that_fails_or_is_short_is_an_error_as_any`)
 /// - **F-3** It calls the waker of the last poll, once the work has ended. (`awaiting`
 ///   `the_last_waker_is_the_one_that_is_called`)
-/// - **F-4** Calls and the destructor may panic and call back into core, as an arena's may. A panic counts as failed work,
-///   one of [`has_ended`](Completion::has_ended) as an end that is not known.
-///   (`awaiting` `i15_a_completion_that_panics_is_a_failed_copy`; `hostile` `any_call_may_call_back_into_core`)
-/// - **F-5** It says that it has ended only when it can be waited for without blocking. Whoever hears it waits. (`hostile`
-///   `a_flight_that_has_ended_says_so`; `fences_wake_whoever_polls_last` of `dml-verify`)
+/// - **F-4** Calls and the destructor may panic and call back into core, as an arena's may. A panic
+///   counts as failed work. A panic of [`has_ended`](Completion::has_ended) only counts as `false`.
+///   (`awaiting` `i15_a_completion_that_panics_is_a_failed_copy`; `hostile`
+///   `any_call_may_call_back_into_core`)
+/// - **F-5** It reports that it has ended only when waiting for it does not block. The caller may then wait
+///   for it. (`hostile` `a_flight_that_has_ended_says_so`; `fences_wake_whoever_polls_last` of `dml-verify`)
 pub trait Completion: Send {
     /// Blocks until the work ends and returns how many bytes it moved.
     ///
@@ -24,14 +27,15 @@ pub trait Completion: Send {
     /// The framework's error of the transfer.
     fn wait(self: Box<Self>) -> Result<u64, TransferError>;
 
-    /// Returns the result of the work, if it has ended. Otherwise it stores `waker` and calls the last one stored when
-    /// the work ends. The waker is foreign code, and one that blocks delays those that the same framework wakes after it.
-    /// Core does not poll again after the end. It may call [`wait`](Completion::wait) before the end.
+    /// Returns the result of the work, if it has ended. Otherwise it stores `waker` and calls the last one
+    /// stored when the work ends. The waker is foreign code: if it blocks, it delays other waiters of the
+    /// same framework. Core does not poll again after the end. It may call [`wait`](Completion::wait) before
+    /// the end.
     fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>>;
 
-    /// Returns whether the work is known to have ended, with or without an error. It takes next to no time and arranges
-    /// nothing: a look at an event, or at a flag. By default nobody knows before [`wait`](Completion::wait) returns or
-    /// [`poll`](Completion::poll) says so.
+    /// Returns whether the work is known to have ended, with or without an error. The call must be cheap and
+    /// have no effect, such as the query of an event or a flag. By default, only [`wait`](Completion::wait)
+    /// and [`poll`](Completion::poll) report the end.
     fn has_ended(&self) -> bool {
         false
     }
@@ -67,8 +71,9 @@ impl Fence {
         Self(Some(Pending::Done(bytes)))
     }
 
-    /// Creates a fence of running work whose framework can only be waited for. `wait` blocks until the work ends and
-    /// returns how many bytes it moved. A future that polls such a fence blocks its thread for that time.
+    /// Creates a fence of running work whose framework can only be waited for. `wait` blocks until the work
+    /// ends and returns how many bytes it moved. A future that polls such a fence blocks its thread for that
+    /// time.
     pub fn running(wait: impl FnOnce() -> Result<u64, TransferError> + Send + 'static) -> Self {
         Self(Some(Pending::Running(Box::new(wait))))
     }
@@ -78,15 +83,15 @@ impl Fence {
         Self(Some(Pending::Awaited(Box::new(completion))))
     }
 
-    /// Returns whether the work had ended when the fence was made. Of other work the fence knows the end by
-    /// [`wait`](Self::wait) or [`poll`](Self::poll), or where it can be asked ([`has_ended`](Self::has_ended)).
+    /// Returns whether the work had ended when the fence was made, or has been polled to its end.
+    /// [`has_ended`](Self::has_ended) also asks the framework.
     #[must_use]
     pub const fn is_done(&self) -> bool {
         matches!(self.0, Some(Pending::Done(_)) | None)
     }
 
-    /// Returns whether the work is known to have ended, without arranging anything. `false` also of work whose framework
-    /// cannot be asked.
+    /// Returns whether the work is known to have ended, without any effect. The answer is also `false` if the
+    /// framework cannot be asked.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         match &self.0 {
@@ -109,11 +114,11 @@ impl Fence {
         self.0.take().map_or(Ok(0), Pending::wait)
     }
 
-    /// Returns the result of the work, if it has ended. Otherwise it arranges that `waker` is called at the end. Work
-    /// that can only be waited for blocks the call. The fence must not be polled again after the end.
+    /// Returns the result of the work, if it has ended. Otherwise, `waker` is called at the end. Work that
+    /// can only be waited for blocks the call. The fence must not be polled again after the end.
     ///
     /// # Errors
-    /// Whatever the framework reports of the transfer.
+    /// The framework's error of the transfer.
     pub fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>> {
         let ended = match &mut self.0 {
             Some(Pending::Awaited(completion)) => completion.poll(waker),

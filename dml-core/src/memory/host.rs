@@ -1,20 +1,20 @@
-//! Host memory: its ownership, the right to access it, and its loans to transfers. This is the crate's main module of
-//! unsafe code.
+//! Host memory: its ownership, the right to access it, and its loans to transfers. This is the crate's main
+//! module of unsafe code.
 //!
 //! ```text
 //!   arena ──alloc, map──▶ HostMemory ──moved into core──▶ leases of grants (slices), loans of transfers
-//!                         not Clone: whoever has it is alone with its bytes
+//!                         not Clone: its owner has exclusive access to the bytes
 //! ```
-//! It is sound, whatever safe code an arena or a mechanism contains, because:
+//! No safe code of an arena or a mechanism can make it unsound, because:
 //!
-//! 1. [`HostMemory`] is unique. Safe code makes fresh memory, and only it may access that memory until it hands it
-//!    over. Unsafe code makes memory of a block, and names the block ([`HostMemory::new`] states its obligations). No
-//!    safe code may access a block's memory, and core accepts it for that block only. So two blocks never show the same
-//!    bytes.
-//! 2. After an arena has handed it over, only core derives access from it: slices under grants (I-1, I-4), and loans
-//!    ([`HostSource`], [`HostTarget`]) for transfers that the machine has scheduled (I-3, I-9).
-//! 3. A loan keeps the memory alive. Core checks that every loan of a transfer came back before it accepts the
-//!    transfer's end. If one did not, the buffer refuses all further requests.
+//! 1. [`HostMemory`] is unique. Safe code makes fresh memory, and only it may access that memory until it
+//!    hands it over. Unsafe code makes memory of a block, and names the block ([`HostMemory::new`] states its
+//!    obligations). No safe code may access a block's memory, and core accepts it for that block only. So two
+//!    blocks never show the same bytes.
+//! 2. After an arena has handed it over, only core derives access from it: slices under grants (I-1, I-4),
+//!    and loans ([`HostSource`], [`HostTarget`]) for transfers that the machine has scheduled (I-3, I-9).
+//! 3. A loan keeps the memory alive. Core checks that every loan of a transfer came back before it accepts
+//!    the transfer's end. If one did not, the buffer refuses all further requests.
 
 #![allow(unsafe_code)]
 
@@ -31,8 +31,8 @@ use std::ptr::NonNull;
 
 /// The location of host memory: an address and a length. They give no access by themselves.
 ///
-/// Only unsafe code can dereference the address. That code must know that the memory is live and not accessed by
-/// others; the source of the span states how long this holds.
+/// Only unsafe code can dereference the address. That code must know that the memory is live and not accessed
+/// by others; the source of the span states how long this holds.
 #[derive(Clone)]
 pub struct HostSpan {
     ptr: NonNull<u8>,
@@ -84,12 +84,12 @@ impl HostSpan {
         self.tracker.clone()
     }
 
-    /// Tells models that all bytes are about to be read by other means than a view.
+    /// Records in models that all bytes are about to be read without a view.
     pub fn note_read(&self) {
         self.tracker.read(self.len);
     }
 
-    /// Tells models that all bytes are about to be written by other means than a view.
+    /// Records in models that all bytes are about to be written without a view.
     pub fn note_write(&self) {
         self.tracker.write(self.len);
     }
@@ -151,10 +151,10 @@ pub(crate) type Owner = Arc<dyn Any + Send + Sync>;
 
 /// Host memory together with the right to all of its bytes.
 ///
-/// An arena hands it to core with a block that is host memory ([`NewBlock`](crate::NewBlock)), or with the report of a
-/// mapping ([`MapReport`](crate::MapReport)). Before that, safe code may access the bytes of memory that it made itself
-/// ([`zeroed`](Self::zeroed), [`holding`](Self::holding)). Memory of a block ([`new`](Self::new)) is for core only. The
-/// type is not `Clone`, so memory can be handed over only once.
+/// An arena hands it to core with a block that is host memory ([`NewBlock`](crate::NewBlock)), or with the
+/// report of a mapping ([`MapReport`](crate::MapReport)). Before that, safe code may access the bytes of
+/// memory that it made itself ([`zeroed`](Self::zeroed), [`holding`](Self::holding)). Memory of a block
+/// ([`new`](Self::new)) is for core only. The type is not `Clone`, so memory can be handed over only once.
 pub struct HostMemory {
     shared: Shared,
     /// Whether a block keeps the memory alive, and may also touch it for requests of core.
@@ -162,15 +162,16 @@ pub struct HostMemory {
 }
 
 impl HostMemory {
-    /// Names `len` bytes at `ptr`: the memory of `block`, or of a mapping of it. Core accepts it for this block only.
+    /// Names `len` bytes at `ptr`: the memory of `block`, or of a mapping of it. Core accepts it for this
+    /// block only.
     ///
     /// # Safety
-    /// 1. `ptr` is valid for reads and writes of `len` initialised bytes until `block` is dropped. Memory of a mapping
-    ///    may become invalid earlier: after the arena has taken this value back.
-    /// 2. While this memory lives, the bytes are accessed only through it, or by the arena that hands it to core, for
-    ///    core's requests for the block.
-    /// 3. No living `HostMemory` of another block names any of the bytes. Blocks bound to each other's storage are
-    ///    exempt, if each names the same bytes.
+    /// 1. `ptr` is valid for reads and writes of `len` initialised bytes until `block` is dropped. Memory of
+    ///    a mapping may become invalid earlier: after the arena has taken this value back.
+    /// 2. While this memory lives, the bytes are accessed only through it, or by the arena that hands it to
+    ///    core, for core's requests for the block.
+    /// 3. No living `HostMemory` of another block names any of the bytes. Blocks bound to each other's
+    ///    storage are exempt, if each names the same bytes.
     #[must_use]
     pub unsafe fn new(ptr: NonNull<u8>, len: usize, block: Arc<dyn Any + Send + Sync>) -> Self {
         let span = HostSpan { ptr, len, tracker: Tracker::default() };
@@ -201,14 +202,15 @@ impl HostMemory {
     /// Makes memory of the elements of a container that core keeps for the application.
     pub(crate) fn of<T: Pod + Send + Sync, S: Storage<T>>(owned: Arc<Owned<T, S>>) -> Self {
         let len = owned.len * size_of::<T>();
-        // SAFETY: the container owns `len` initialised bytes there and does not move them while `owned` lives (contract
-        // of `Storage`) (1). Nobody else reaches a container that an `Owned` holds (2), and only the two callers, each
-        // with an `Owned` just made, call this (3).
+        // SAFETY: the container owns `len` initialised bytes there and does not move them while `owned` lives
+        // (contract of `Storage`) (1). No other code reaches a container that an `Owned` holds (2). Only the
+        // two callers call this, each with a new `Owned` (3).
         let memory = unsafe { Self::new(owned.ptr.cast(), len, owned) }.tracked_by(&Tracker::new(len));
         Self { is_of_block: false, ..memory }
     }
 
-    /// Replaces the tracker. In a model, every access is checked against all other accesses of the same tracker.
+    /// Replaces the tracker. In a model, every access is checked against all other accesses of the same
+    /// tracker.
     #[must_use]
     pub fn tracked_by(mut self, tracker: &Tracker) -> Self {
         self.shared.span.tracker = tracker.clone();
@@ -260,15 +262,15 @@ impl HostMemory {
     }
 
     pub(crate) fn expect_own(&self) {
-        assert!(!self.is_of_block, "{self:?} is of a block, and for core alone");
+        assert!(!self.is_of_block, "{self:?} belongs to a block, so only core may access it");
         assert!(!self.is_lent(), "{self:?} is lent");
     }
 
-    /// Returns the bytes, for a caller without running transfers.
+    /// Returns the bytes, of which no part may be lent.
     pub(crate) fn seen(&self) -> &[u8] {
         assert!(!self.is_lent(), "{self:?} is lent");
-        // SAFETY: live and initialised (contract of `new`). Whoever has the memory is alone with it: nothing of it is
-        // lent, and what core derives more from it counts as lent. Nobody writes while `self` is borrowed.
+        // SAFETY: live and initialised (contract of `new`). `self` is the only access: no part is lent, and
+        // every other access that core derives counts as a loan. No code writes while `self` is borrowed.
         unsafe { self.shared.span.as_slice() }.unwrap_or_default()
     }
 
@@ -279,8 +281,8 @@ impl HostMemory {
         unsafe { self.shared.span.as_mut_slice() }.unwrap_or_default()
     }
 
-    /// Lends a part of the caller's own memory for a transfer out of it. The memory cannot be viewed until the loan is
-    /// back.
+    /// Lends a part of the caller's own memory for a transfer out of it. The memory cannot be viewed until
+    /// the loan is back.
     ///
     /// # Panics
     /// If the memory is too short, or part of it is already lent, or it belongs to a block.
@@ -290,8 +292,8 @@ impl HostMemory {
         HostSource(self.shared.lend(part, &Loan::default()))
     }
 
-    /// Lends a part of the caller's own memory for a transfer into it. The memory cannot be viewed until the loan is
-    /// back.
+    /// Lends a part of the caller's own memory for a transfer into it. The memory cannot be viewed until the
+    /// loan is back.
     ///
     /// # Panics
     /// As [`source`](Self::source).
@@ -311,8 +313,8 @@ impl HostMemory {
         Arc::as_ptr(&self.shared.owner).addr() == Arc::as_ptr(owner).addr()
     }
 
-    /// Runs `act` without the memory's own reference to the block. The caller's reference keeps the block alive
-    /// meanwhile.
+    /// Runs `act` without the memory's own reference to the block. The caller's reference keeps the block
+    /// alive meanwhile.
     pub(crate) fn without_share<R>(
         &mut self,
         block: &mut BlockRef,
@@ -337,12 +339,13 @@ impl fmt::Debug for HostMemory {
     }
 }
 
-/// A shared handle of host memory, which keeps it alive. Only grants and scheduled copies access bytes through it.
+/// A shared handle of host memory, which keeps it alive. Only grants and scheduled copies access bytes
+/// through it.
 #[derive(Clone)]
 pub(crate) struct Shared {
     span: HostSpan,
     owner: Owner,
-    /// The loan that is out while any part of the memory is.
+    /// The loan that is out while any part of the memory is lent.
     loan: Loan,
 }
 
@@ -392,12 +395,13 @@ impl Loan {
         Self(Arc::new(Some(self.clone())))
     }
 
-    /// Returns whether the loan is still out. If `false`, everything that its holders did before dropping it has
-    /// happened before.
+    /// Returns whether the loan is still out. If `false`, everything that its holders did before dropping it
+    /// has happened before.
     pub(crate) fn is_out(&self) -> bool {
         let is_out = Arc::strong_count(&self.0) > 1;
         if !is_out {
-            // The count is read without ordering, while dropping a reference releases. The fence completes the pair.
+            // The count is read without ordering, while dropping a reference releases. The fence completes
+            // the pair.
             std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
         }
         is_out
@@ -429,8 +433,8 @@ impl LentPart {
 
 /// Host memory lent for a transfer out of it. No code writes the memory until this is dropped.
 ///
-/// Dropping it declares that the transfer does not read the memory any more. It must be dropped before the transfer's
-/// fence ends; otherwise core wedges the buffer.
+/// Dropping it declares that the transfer does not read the memory any more. It must be dropped before the
+/// transfer's fence ends; otherwise core wedges the buffer.
 pub struct HostSource(LentPart);
 
 impl HostSource {
@@ -464,8 +468,8 @@ impl HostSource {
     pub fn read(&self, at: u64, to: &mut [u8]) {
         let from = self.0.checked(at, to.len());
         from.note_read();
-        // SAFETY: the source is lent, so live and not written; `checked` has compared the lengths, and `to` is the
-        // caller's exclusively.
+        // SAFETY: the source is lent, so live and not written; `checked` has compared the lengths, and `to`
+        // is the caller's exclusively.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) }
     }
 
@@ -522,8 +526,8 @@ impl HostTarget {
     pub fn write(&mut self, at: u64, from: &[u8]) {
         let to = self.0.checked(at, from.len());
         to.note_write();
-        // SAFETY: the target is lent for writing, so live and not touched by other code; `checked` has compared the
-        // lengths.
+        // SAFETY: the target is lent for writing, so live and not touched by other code; `checked` has
+        // compared the lengths.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) }
     }
 
@@ -545,8 +549,8 @@ impl HostTarget {
         let to = self.0.checked(0, from.0.part.span.len);
         from.span().note_read();
         to.note_write();
-        // SAFETY: both are lent, so live; no code writes the source and no other code touches the target. `copy` would
-        // also allow an overlap, but there is none.
+        // SAFETY: both are lent, so live; no code writes the source and no other code touches the target.
+        // `copy` would also allow an overlap, but there is none.
         unsafe { std::ptr::copy(from.span().as_ptr(), to.as_ptr(), to.len) }
     }
 }
@@ -559,9 +563,9 @@ impl fmt::Debug for HostTarget {
 
 /// Host bytes that a grant lends to its holder as slices.
 ///
-/// Only a grant makes a lease, for bytes that the machine has granted, and the lease lives no longer than the grant. It
-/// lends shared slices through `&self` and mutable ones through `&mut self`, so Rust's rules keep the views of one
-/// lease apart. The machine keeps the views of different grants apart (I-1).
+/// Only a grant makes a lease, for bytes that the machine has granted, and the lease lives no longer than the
+/// grant. It lends shared slices through `&self` and mutable ones through `&mut self`, so Rust's rules keep
+/// the views of one lease apart. The machine keeps the views of different grants apart (I-1).
 #[derive(Debug)]
 pub(crate) struct Lease {
     memory: Shared,
@@ -570,13 +574,15 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Creates a lease of memory that must be granted to the caller for as long as the lease lives. Shared slices may
-    /// be taken of bytes granted for reading or writing, mutable slices only of bytes granted for writing.
+    /// Creates a lease of memory that must be granted to the caller for as long as the lease lives. Shared
+    /// slices may be taken of bytes granted for reading or writing, mutable slices only of bytes granted for
+    /// writing.
     pub(crate) fn new(memory: Shared) -> Self {
         Self { memory, lent: Lent::default() }
     }
 
-    /// Returns another lease of the same memory. The caller must not write bytes that it also takes from this lease.
+    /// Returns another lease of the same memory. The caller must not write bytes that it also takes from this
+    /// lease.
     pub(crate) fn another(&self) -> Self {
         Self::new(self.memory.clone())
     }
@@ -588,16 +594,16 @@ impl Lease {
 
     pub(crate) fn slice<T: Pod>(&self, span: Span) -> Result<&[T], CastError> {
         self.lent.add(|| self.memory.span.slice(span));
-        // SAFETY: kept alive by the lease, initialised (contract of `HostMemory::new`), and granted to the holder of
-        // this lease (contract of `new`), so nobody else writes them (I-1, I-4), and the holder cannot while `self` is
-        // borrowed.
+        // SAFETY: kept alive by the lease, initialised (contract of `HostMemory::new`), and granted to the
+        // holder of this lease (contract of `new`), so no other code writes them (I-1, I-4), and the holder
+        // cannot while `self` is borrowed.
         unsafe { self.memory.span.slice(span).as_slice() }
     }
 
     pub(crate) fn slice_mut<T: Pod>(&mut self, span: Span) -> Result<&mut [T], CastError> {
         self.lent.add(|| self.memory.span.slice(span));
-        // SAFETY: as above, and granted to the holder of this lease for writing (contract of `new`), so nobody else
-        // touches them (I-1), and the holder cannot while `self` is borrowed.
+        // SAFETY: as above, and granted to the holder of this lease for writing (contract of `new`), so no
+        // other code touches them (I-1), and the holder cannot while `self` is borrowed.
         unsafe { self.memory.span.slice(span).as_mut_slice() }
     }
 }
@@ -625,7 +631,8 @@ pub(crate) mod sealed {
 /// A container whose elements keep their address when it is moved: `Vec<T>`, `Box<[T]>`, [`Foreign`].
 ///
 /// # Safety
-/// 1. `parts` returns the address and number of live, initialised elements, exclusively owned by the container.
+/// 1. `parts` returns the address and number of live, initialised elements, exclusively owned by the
+///    container.
 /// 2. Moving the container does not move the elements.
 pub unsafe trait Storage<T: Pod>: sealed::Sealed + fmt::Debug + Send + Sync + Sized + 'static {
     /// Returns the address and the number of the elements.
@@ -667,7 +674,8 @@ pub(crate) struct Owned<T: Pod, S: Storage<T>> {
     _element: PhantomData<T>,
 }
 
-// SAFETY: it owns the container, which is Send and Sync; the address is only that of the container's elements.
+// SAFETY: it owns the container, which is Send and Sync; the address is only that of the container's
+// elements.
 unsafe impl<T: Pod, S: Storage<T>> Send for Owned<T, S> {}
 
 // SAFETY: as above.
@@ -680,17 +688,17 @@ impl<T: Pod, S: Storage<T>> Owned<T, S> {
         Self { container: std::mem::ManuallyDrop::new(container), ptr, len, _element: PhantomData }
     }
 
-    /// Returns the container, or a copy if other references exist, such as a kept block or a leaked view. The caller
-    /// guarantees that no code writes through those references: all grants and loans have ended.
+    /// Returns the container, or a copy if other references exist, such as a kept block or a leaked view. The
+    /// caller guarantees that no code writes through those references: all grants and loans have ended.
     pub(crate) fn take_back(this: Arc<Self>) -> S {
         Arc::try_unwrap(this).map_or_else(|shared| shared.copied(), Self::into_inner)
     }
 
     /// Returns a container with a copy of the elements.
     fn copied(&self) -> S {
-        // SAFETY: live and initialised (contract of `Storage`). Nobody writes (the one caller's word): storage under a
-        // block is touched for requests of core alone (contract of `Arena`), and views that were forgotten are out of
-        // reach.
+        // SAFETY: live and initialised (contract of `Storage`). No code writes them (guaranteed by the only
+        // caller): storage under a block is touched only for requests of core (contract of `Arena`), and
+        // leaked views are out of reach.
         S::of(unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }.to_vec())
     }
 
@@ -725,7 +733,7 @@ mod tests {
         let address = data.as_ptr();
         let owner = Arc::new(Owned::new(data));
         assert_eq!(HostMemory::of(owner.clone()).len(), 400);
-        let back = Arc::into_inner(owner).expect("the memory has gone").into_inner();
+        let back = Arc::into_inner(owner).expect("the memory was dropped").into_inner();
         assert_eq!(back.as_ptr(), address);
         assert_eq!(back[99], 694);
         let boxed = Owned::new(back.into_boxed_slice());
@@ -745,7 +753,7 @@ mod tests {
         drop((second, target));
         assert!(!from.is_lent() && !to.is_lent());
         assert_eq!(to.bytes(), [0, 0, 0, 0, 8, 9, 10, 11, 0, 0, 0, 0, 0, 0, 0, 0]);
-        // SAFETY: nobody writes the memory.
+        // SAFETY: no code writes the memory.
         let misaligned = unsafe { from.span().slice(Span::new(1, 9)).as_slice::<u32>() };
         assert_eq!(misaligned.unwrap_err(), CastError::Alignment { element_align: 4 });
         // SAFETY: as above.

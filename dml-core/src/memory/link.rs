@@ -1,9 +1,10 @@
 //! Links: the ways between arenas, as the planner sees them.
 //!
-//! A [`Link`] describes one directed mechanism, and the abstract machine plans with it. Several links may join the same
-//! two arenas; the planner takes the cheapest one that is currently feasible. Transfers in the style of `read` and
-//! `write` reach an end through its native device and leave the map state unchanged. Transfers in the style of `map`
-//! reach an end through a remote device, for which the end must be mapped first.
+//! A [`Link`] describes one directed mechanism, and the abstract machine plans with it. Several links may
+//! join the same two arenas; the planner takes the cheapest one that is currently feasible. Transfers in the
+//! style of `read` and `write` reach an end through its native device and leave the map state unchanged.
+//! Transfers in the style of `map` reach an end through a remote device, for which the end must be mapped
+//! first.
 
 use crate::base::cost::Cost;
 use crate::base::id::{ArenaId, DeviceId};
@@ -14,11 +15,11 @@ use crate::memory::desc::Concurrency;
 pub enum Allocation {
     /// The destination allocates storage of its own.
     Internal,
-    /// The destination is bound to the storage of the source, and both then share it under this concurrency. Data moves
-    /// only by changes of map state.
+    /// The destination is bound to the storage of the source, and both then share it under this concurrency.
+    /// Data moves only by changes of map state.
     Bound(Concurrency),
-    /// The destination gets no storage. The link works only while a binding in the other direction lets both share
-    /// storage.
+    /// The destination gets no storage. The link works only while a binding in the other direction lets both
+    /// share storage.
     Shared,
 }
 
@@ -29,7 +30,8 @@ pub struct Link {
     pub from: ArenaId,
     /// The arena that the data goes to.
     pub to: ArenaId,
-    /// The device through which the source is read: the native one, or a remote one for which the source is mapped.
+    /// The device through which the source is read: the native one, or a remote one for which the source is
+    /// mapped.
     pub source_via: DeviceId,
     /// The device through which the destination is written; the same rules apply as for `source_via`.
     pub target_via: DeviceId,
@@ -37,8 +39,8 @@ pub struct Link {
     pub allocation: Allocation,
 }
 
-/// A copy that a mechanism is asked to price. It describes both ends as they will be when the copy starts. The source
-/// is valid then, even if it is not valid now.
+/// A copy that a mechanism is asked to price. It describes both ends as they will be when the copy starts.
+/// The source is valid then, even if it is not valid now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CopyQuery {
     /// The number of bytes to move, rounded up to the size class for which the path is cached.
@@ -47,8 +49,8 @@ pub struct CopyQuery {
     pub remap_source: bool,
     /// Whether the map state of the destination must change first.
     pub remap_target: bool,
-    /// Whether the destination has no storage yet. Core adds its [`alloc_cost`](crate::ArenaDesc::alloc_cost) to the
-    /// price.
+    /// Whether the destination has no storage yet. Core adds its [`alloc_cost`](crate::ArenaDesc::alloc_cost)
+    /// to the price.
     pub allocates: bool,
 }
 

@@ -18,8 +18,8 @@ pub enum MapState {
 }
 
 impl MapState {
-    /// Returns the state of fresh storage, in which only the native device has access. Where native and remote device
-    /// are the same, every remote device has access permanently.
+    /// Returns the state of fresh storage, in which only the native device has access. Where native and
+    /// remote device are the same, every remote device has access permanently.
     #[must_use]
     pub fn initial(desc: &ArenaDesc) -> Self {
         if desc.is_always_bimapped() { Self::Bimapped(desc.remotes) } else { Self::Unmapped }
@@ -40,8 +40,9 @@ impl MapState {
         (device == desc.native && !matches!(self, Self::Mapped(_))) || self.remotes().contains(device)
     }
 
-    /// Returns whether `device` has the access that a reader or a writer needs. Under [`Concurrency::BimapRead`] a
-    /// writer needs exclusive access: the other devices must map again to see what it wrote.
+    /// Returns whether `device` has the access that a reader or a writer needs. Under
+    /// [`Concurrency::BimapRead`] a writer needs exclusive access: the other devices must map again to see
+    /// what it wrote.
     #[must_use]
     pub fn serves(self, desc: &ArenaDesc, concurrency: Concurrency, device: DeviceId, writes: bool) -> bool {
         if desc.is_always_bimapped() {
@@ -144,7 +145,7 @@ mod tests {
         [CPU, GPU, TPU].into_iter().filter(|&device| state.gives(desc, device)).collect()
     }
 
-    /// Told in sets of devices with access, what every state has to be when one of them asks.
+    /// Compares every change of state with a model of map states as sets of devices with access.
     #[test]
     fn i06_a_state_serves_whom_it_is_asked_for_and_shuts_out_no_more_than_that_takes() {
         for concurrency in [Concurrency::Exclusive, Concurrency::BimapRead, Concurrency::BimapFull] {

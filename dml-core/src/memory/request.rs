@@ -4,22 +4,22 @@
 //!   CopyIn   host memory, lent ──▶ bytes of a block
 //!   CopyOut  bytes of a block ──▶ host memory, lent
 //!   Fill     a byte ──▶ bytes of a block
-//!   MapRequest, UnmapRequest     who may touch a block
+//!   MapRequest, UnmapRequest     change of the devices with access to a block
 //!   Backing  storage of the application or of another block, under a block
 //! ```
-//! 1. Safe code cannot make a request: every request comes from core, which has asked the machine. An arena may wrap
-//!    another and pass requests on, but it cannot make requests of its own.
+//! 1. Safe code cannot make a request: every request comes from core, which has asked the machine. An arena
+//!    may wrap another and pass requests on, but it cannot make requests of its own.
 //! 2. No transfer and no map change is `Clone`, so each is carried out once. A transfer may be split.
 //! 3. A transfer has its bytes on loan until it is dropped, and it must be dropped before its fence ends: see
 //!    [`HostSource`].
-//! 4. A block over foreign storage holds the [`Backing`] that core made for it. The backing keeps the storage alive,
-//!    and lets core recognise the storage.
+//! 4. A block over foreign storage holds the [`Backing`] that core made for it. The backing keeps the storage
+//!    alive, and lets core recognise the storage.
 //!
-//! Whoever drives an arena directly makes requests in unsafe code:
+//! Code that drives an arena directly makes requests in unsafe code:
 //! ```
 //! # use dml_core::{*, state::MapState};
 //! fn made(block: &BlockRef, from: HostSource, to: HostTarget, host: &mut Option<HostMemory>) {
-//!     // SAFETY: none, this is never called.
+//!     // SAFETY: none needed, because this is never called.
 //!     unsafe {
 //!         let _ = (CopyIn::new(block, 0, from), CopyOut::new(block, 0, to));
 //!         let _ = (Fill::new(block, Span::new(0, 1), 7), Backing::new(None, 1, None));
@@ -67,7 +67,7 @@
 //!     UnmapRequest::new(block, MapState::Unmapped, host)
 //! }
 //! ```
-//! Nor can it have one twice:
+//! Nor can it duplicate one:
 //! ```compile_fail
 //! # use dml_core::*;
 //! fn is_clone<T: Clone>(_: &T) {}
@@ -123,10 +123,10 @@ use std::fmt;
 
 /// Storage that a block is to be made over: the application's, or another block's.
 ///
-/// A block over it holds it and shows it ([`Block::backing`](crate::Block::backing)). Holding it keeps the storage
-/// alive, so a kept block never outlives its storage. Showing it tells core which storage the block is over, and core
-/// accepts the block only for the buffer of that storage. A clone names the same storage, and may be passed on to a
-/// wrapped arena.
+/// A block over it holds it and shows it ([`Block::backing`](crate::Block::backing)). Holding it keeps the
+/// storage alive, so a kept block never outlives its storage. Showing it tells core which storage the block
+/// is over, and core accepts the block only for the buffer of that storage. A clone names the same storage,
+/// and may be passed on to a wrapped arena.
 #[derive(Clone)]
 pub struct Backing(Arc<Under>);
 
@@ -145,8 +145,8 @@ impl Backing {
         Self(Arc::new(Under { len: memory.len(), root: None, host, _owner: owner }))
     }
 
-    /// Creates the backing of the first `len` bytes of a block, with the host memory where the host sees them, if it
-    /// does.
+    /// Creates the backing of the first `len` bytes of a block, with their host memory, if the host can
+    /// address them.
     pub(crate) fn root(block: &BlockRef, len: u64, host: Option<&Shared>) -> Self {
         let (owner, host) = (host.map(Shared::owner), host.map(|host| host.span().clone()));
         Self(Arc::new(Under { len, root: Some(block.clone()), host, _owner: owner }))
@@ -155,10 +155,10 @@ impl Backing {
     /// Creates the backing of the caller's own storage, for code that drives an arena directly.
     ///
     /// # Safety
-    /// 1. The block, if there is one, has at least `len` bytes. The host memory, if there is any, has at least `len`
-    ///    bytes and lives until this value and its clones are gone.
-    /// 2. Until then the storage is touched only for requests for its root or for one block made over it, as core would
-    ///    schedule them.
+    /// 1. The block, if there is one, has at least `len` bytes. The host memory, if there is any, has at
+    ///    least `len` bytes and lives until this value and its clones are gone.
+    /// 2. Until then the storage is touched only for requests for its root or for one block made over it, as
+    ///    core would schedule them.
     #[must_use]
     pub unsafe fn new(root: Option<BlockRef>, len: u64, host: Option<HostSpan>) -> Self {
         Self(Arc::new(Under { len, root, host, _owner: None }))
@@ -182,8 +182,8 @@ impl Backing {
         self.0.root.as_ref()
     }
 
-    /// Returns where the host sees the storage, if it does without a mapping. Unsafe code may touch it for requests for
-    /// a block that holds this backing.
+    /// Returns the storage's location in host memory, if the host can address it without a mapping. Unsafe
+    /// code may touch it for requests for a block that holds this backing.
     #[must_use]
     pub fn host(&self) -> Option<&HostSpan> {
         self.0.host.as_ref()
@@ -245,8 +245,8 @@ impl CopyIn {
         &self.from
     }
 
-    /// Returns the block, the bytes and the host memory. The bytes of the block are lent for as long as the host memory
-    /// is.
+    /// Returns the block, the bytes and the host memory. The bytes of the block are lent for as long as the
+    /// host memory is.
     #[must_use]
     pub fn into_parts(self) -> (BlockRef, Span, HostSource) {
         let span = self.span();
@@ -324,16 +324,16 @@ impl CopyOut {
         &self.to
     }
 
-    /// Returns the block, the bytes and the host memory. The bytes of the block are lent for as long as the host memory
-    /// is.
+    /// Returns the block, the bytes and the host memory. The bytes of the block are lent for as long as the
+    /// host memory is.
     #[must_use]
     pub fn into_parts(self) -> (BlockRef, Span, HostTarget) {
         let span = self.span();
         (self.block, span, self.to)
     }
 
-    /// Copies `bytes` into the host memory from `at` on. The loan stays in the request: code that could exchange it
-    /// would hold a request for bytes that core has not scheduled.
+    /// Copies `bytes` into the host memory from `at` on. The loan stays in the request: code that could
+    /// exchange it would hold a request for bytes that core has not scheduled.
     ///
     /// # Panics
     /// When `bytes` reaches past the end of the host memory.
@@ -497,8 +497,8 @@ impl<'a> MapRequest<'a> {
         self.device
     }
 
-    /// Returns the same request with other host memory, for an arena that shows core other memory than the arena it
-    /// wraps.
+    /// Returns the same request with other host memory, for an arena that shows core other memory than the
+    /// arena it wraps.
     #[must_use]
     pub fn with_host<'b>(self, host: &'b mut Option<HostMemory>) -> MapRequest<'b>
     where
@@ -556,17 +556,17 @@ macro_rules! change_of_map_state {
                 self.change.target
             }
 
-            /// Returns whether core has memory of a mapping for the host, from an earlier report. A wrapping arena may
-            /// change the answer ([`with_host`](Self::with_host)), so an arena whose mappings end must track itself
-            /// what it has handed out.
+            /// Returns whether core has memory of a mapping for the host, from an earlier report. A wrapping
+            /// arena may change the answer ([`with_host`](Self::with_host)), so an arena whose mappings end
+            /// must track itself what it has handed out.
             #[must_use]
             pub fn has_host(&self) -> bool {
                 self.change.host.is_some()
             }
 
-            /// Takes back the memory of the mapping at `expected`, so that the mapping can be ended. Returns `None` if
-            /// core has other memory, has none, or has lent part of it. An arena whose mapping would end before its
-            /// memory does must then fail.
+            /// Takes back the memory of the mapping at `expected`, so that the mapping can be ended. Returns
+            /// `None` if core has other memory, has none, or has lent part of it. An arena whose mapping
+            /// would end before its memory does must then fail.
             #[must_use = "the mapping must not end before its memory is back"]
             pub fn take_back(&mut self, expected: &HostSpan) -> Option<HostMemory> {
                 let is_it = |memory: &mut HostMemory| {
@@ -576,7 +576,8 @@ macro_rules! change_of_map_state {
                 self.change.host.take_if(is_it)
             }
 
-            /// Gives memory that was [taken back](Self::take_back) to core again, if the mapping could not be ended.
+            /// Gives memory that was [taken back](Self::take_back) to core again, if the mapping could not be
+            /// ended.
             ///
             /// # Panics
             /// If part of the memory is lent, because that part could be touched without core's knowledge.
@@ -610,7 +611,7 @@ mod tests {
         }
     }
 
-    /// What a request says of its bytes, and what its two parts say.
+    /// Checks the sizes and spans that a request and its two parts report.
     fn told<T>(request: T, of: fn(&T) -> (u64, bool, Span), at: u64, split: fn(T, u64) -> (T, T)) {
         let (len, is_empty, span) = of(&request);
         assert_eq!((len, is_empty), (span.len(), span.is_empty()));

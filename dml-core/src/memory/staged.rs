@@ -1,4 +1,5 @@
-//! The mechanisms that every platform has: copies staged through the host, copies of mapped memory, and bindings.
+//! The mechanisms that every platform has: copies staged through the host, copies of mapped memory, and
+//! bindings.
 
 use crate::base::cost::Cost;
 use crate::base::guard::Quiet;
@@ -10,8 +11,8 @@ use crate::memory::link::{CopyQuery, LinkSpeed};
 
 /// The default mechanism: copies through main memory by the read and write calls of the frameworks.
 ///
-/// An end that the host can address is read or written in place. If the host can address neither end, the data passes
-/// through scratch memory in pieces of 4 MiB. No map state changes.
+/// An end that the host can address is read or written in place. If the host can address neither end, the
+/// data passes through scratch memory in pieces of 4 MiB. No map state changes.
 #[derive(Clone, Debug)]
 pub struct HostStaged {
     price: Price,
@@ -22,12 +23,13 @@ pub struct HostStaged {
 enum Price {
     /// The cost follows from a speed.
     Speed(LinkSpeed),
-    /// The cost is the sum for two mechanisms: the one that brings bytes to the host, and the one that takes them away.
+    /// The cost is the sum for two mechanisms: the one that brings bytes to the host, and the one that takes
+    /// them away.
     Halves(Quiet<Arc<dyn CrossArena>>, Quiet<Arc<dyn CrossArena>>),
 }
 
-/// The extra cost of staging through scratch memory. It makes two copies by way of main memory cheaper, because these
-/// also leave the contents valid there.
+/// Extra cost of staging through scratch memory. It makes two copies by way of main memory cheaper, because
+/// these also make the contents valid there.
 const SCRATCH_COST: Cost = Cost::from_ns(1_000);
 
 impl HostStaged {
@@ -37,8 +39,8 @@ impl HostStaged {
         Self { price: Price::Speed(speed) }
     }
 
-    /// Creates the mechanism between two arenas that are not the host's. Its cost is that of the copies to the host and
-    /// from it.
+    /// Creates the mechanism between two arenas that are not the host's. Its cost is that of the copies to
+    /// the host and from it.
     #[must_use]
     pub fn of_halves(to_host: Arc<dyn CrossArena>, from_host: Arc<dyn CrossArena>) -> Self {
         Self { price: Price::Halves(Quiet::new(to_host), Quiet::new(from_host)) }
@@ -78,7 +80,8 @@ impl CrossArena for HostStaged {
     }
 }
 
-/// The mechanism for mapped memory: both ends are host memory or mapped for the host, and the host's processor copies.
+/// The mechanism for mapped memory: both ends are host memory or mapped for the host, and the host's
+/// processor copies.
 #[derive(Clone, Debug, Default)]
 pub struct HostMapped {
     speed: LinkSpeed,
@@ -138,7 +141,7 @@ impl CrossArena for Binding {
 mod tests {
     use super::*;
 
-    /// Nothing is moved, so that the size and the bandwidth do not count.
+    /// No bytes move, so the size and the bandwidth have no effect.
     #[test]
     fn a_binding_costs_its_latency_and_its_remaps() {
         let speed = LinkSpeed { latency_ns: 700, bytes_per_s: 1, remap_ns: 30 };

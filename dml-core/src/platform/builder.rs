@@ -43,14 +43,15 @@ impl PlatformBuilder {
         DeviceId(u16::try_from(self.devices.len() - 1).unwrap_or(u16::MAX))
     }
 
-    /// Adds an arena and returns its id. The first arena added for a native device is that device's home, which its
-    /// kernels use by default. A [store](ArenaDesc::store) gets an internal device of its own.
+    /// Adds an arena and returns its id. The first arena added for a native device is that device's home,
+    /// which its kernels use by default. A [store](ArenaDesc::store) gets an internal device of its own.
     pub fn add_arena(&mut self, arena: Arc<dyn Arena>) -> ArenaId {
-        // An arena that panics here may panic once more as it goes.
+        // An arena that panics here may panic again when it is dropped.
         let arena = Quiet::new(arena);
         let mut desc = arena.desc().clone();
         if desc.is_store() {
-            // Internal devices are numbered from the largest id down, so that they are known before all devices are.
+            // Internal devices are numbered from the largest id down, so that ids can be assigned before all
+            // devices are added.
             let number = MAX_ARENAS.saturating_sub(1 + self.stores());
             desc.native = DeviceId(number as u16);
         }
@@ -64,21 +65,22 @@ impl PlatformBuilder {
         self.links.push((link, cross_arena));
     }
 
-    /// Lets `member` share the storage of `root` wherever a link can bind it. By default core binds an arena at its
-    /// first use only if no copies lead to the root and back; otherwise each arena has storage of its own.
+    /// Makes `member` share the storage of `root` wherever a link can bind it. By default, core binds an
+    /// arena at its first use only if no copies lead to the root and back. Otherwise each arena has storage
+    /// of its own.
     ///
     /// [`build`](Self::build) refuses a preference that no link can follow
     /// ([`TopologyError::NoBinding`]).
     ///
-    /// A request then waits for the users of the root whom the binding's concurrency does not permit beside it. The
-    /// preference has no effect on an arena that takes part in a binding which somebody needs.
+    /// A request then waits for users of the root that the binding's concurrency excludes. The preference has
+    /// no effect on an arena that takes part in a needed binding.
     pub fn prefer_binding(&mut self, root: ArenaId, member: ArenaId) {
         self.wishes.preferred.insert((root, member));
     }
 
-    /// Lets `member` share the storage of `root` for those buffers alone whose [hints](crate::Hints) ask for it. Without
-    /// this call, core also takes a link that binds the two when it is cheaper than a copy. A binding that is needed, that
-    /// is [preferred](Self::prefer_binding), or that the application makes itself, is made as ever.
+    /// Restricts the binding of `member` to `root` to buffers whose [hints](crate::Hints) request it. Without
+    /// this call, core also uses a link that binds the two when it is cheaper than a copy. Bindings that are
+    /// needed, [preferred](Self::prefer_binding) or made by the application are not affected.
     ///
     /// [`build`](Self::build) refuses a pair that no link can bind
     /// ([`TopologyError::NoBinding`]).
@@ -86,8 +88,8 @@ impl PlatformBuilder {
         self.wishes.allowed.insert((root, member));
     }
 
-    /// Replaces the mechanism of each link added so far, in the order of addition. `replace` is told the link, and returns
-    /// the mechanism to use instead of the one that it is handed.
+    /// Replaces the mechanism of each link added so far, in the order of addition. `replace` gets each link
+    /// with its mechanism, and returns the new mechanism.
     pub fn replace_mechanisms(
         &mut self,
         mut replace: impl FnMut(&Link, Arc<dyn CrossArena>) -> Arc<dyn CrossArena>,
@@ -97,7 +99,7 @@ impl PlatformBuilder {
         }
     }
 
-    /// Records a backend that is missing on this machine, for display to people.
+    /// Records a backend that is unavailable on this machine, for display.
     pub fn add_unavailable(&mut self, unavailable: Unavailable) {
         self.unavailable.push(unavailable);
     }
@@ -120,7 +122,7 @@ impl PlatformBuilder {
         &self.descs
     }
 
-    /// Returns the device through which a link reaches an arena if nothing is to be mapped: its native device, or the
+    /// Returns the device through which a link reaches an arena without a mapping: its native device, or the
     /// internal one of a [store](ArenaDesc::store).
     ///
     /// # Panics
@@ -130,20 +132,21 @@ impl PlatformBuilder {
         self.descs[usize::from(arena.0)].native
     }
 
-    /// Leaves one arena without default links, so that only the links added for it lead there and back. This is for a
-    /// memory that the host cannot reach by itself.
+    /// Disables default links to and from one arena. Use this for a memory that the host cannot access
+    /// directly.
     pub fn without_default_links_of(&mut self, arena: ArenaId) {
         self.apart.insert(arena);
     }
 
-    /// Leaves pairs of arenas without a link unconnected. By default [`HostStaged`] copies join them.
+    /// Disables all default links. By default, [`HostStaged`] copies connect each pair of arenas without a
+    /// copying link.
     #[must_use]
     pub fn without_default_links(mut self) -> Self {
         self.no_default_links = true;
         self
     }
 
-    /// Disables the path cache. This is for tests that compare plans, and for models that count interleavings.
+    /// Disables the path cache, for tests that compare plans and for models that count interleavings.
     #[must_use]
     pub fn without_path_cache(mut self) -> Self {
         self.no_path_cache = true;
@@ -184,13 +187,13 @@ impl PlatformBuilder {
         })))
     }
 
-    /// Joins every pair without a copying link by staged copies through the host.
+    /// Adds staged copies through the host for every pair of arenas without a copying link.
     fn add_default_links(&mut self) {
         let ids = || (0..self.arenas.len() as u8).map(ArenaId);
         let mut pairs: Vec<_> = ids().flat_map(|from| ids().map(move |to| (from, to))).collect();
         let is_apart = |arena: ArenaId| self.apart.contains(&arena);
         pairs.retain(|&(from, to)| from != to && !is_apart(from) && !is_apart(to) && !self.copies(from, to));
-        // Pairs with a processor's memory come first, because they price the others.
+        // Pairs with a processor's memory come first, because their links price the others.
         let is_cpu = |arena| self.is_cpu(self.native(arena));
         pairs.sort_by_key(|&(from, to)| (!is_cpu(from) && !is_cpu(to), from, to));
         for (from, to) in pairs {
@@ -201,8 +204,8 @@ impl PlatformBuilder {
         }
     }
 
-    /// Creates a staged copy between two arenas. Its price comes from the links to and from the host, if both are
-    /// known.
+    /// Creates a staged copy between two arenas. Its price comes from the links to and from the host, if both
+    /// are known.
     fn staged(&self, from: ArenaId, to: ArenaId) -> HostStaged {
         let host = self.descs.iter().position(|desc| self.is_cpu(desc.native));
         let host = host.map(|index| ArenaId(index as u8)).filter(|&host| host != from && host != to);
@@ -220,7 +223,7 @@ impl PlatformBuilder {
         }
     }
 
-    /// Returns whether the device is a processor. The internal device of a store is none.
+    /// Returns whether the device is a processor. The internal device of a store is not.
     fn is_cpu(&self, device: DeviceId) -> bool {
         self.devices.get(usize::from(device.0)).is_some_and(|desc| desc.kind == DeviceKind::Cpu)
     }
@@ -230,7 +233,8 @@ impl PlatformBuilder {
         self.descs.iter().filter(|desc| desc.is_store()).count()
     }
 
-    /// Adds the reverse link of every binding whose pair has none. Data then returns by a change of map state alone.
+    /// Adds the reverse link of every binding whose pair has none. Data then returns by a change of map state
+    /// alone.
     fn add_ways_back(&mut self) {
         let shares = |link: &Link| link.allocation != Allocation::Internal;
         for (link, cross_arena) in self.links.clone() {
@@ -330,10 +334,10 @@ impl PlatformBuilder {
     }
 }
 
-/// The largest number of links that ids can distinguish.
+/// Maximum number of links that ids can distinguish.
 const MAX_LINKS: usize = u16::MAX as usize;
 
-/// Mechanisms and arenas are dropped one after the other, as those of a platform are.
+/// Drops mechanisms and arenas one by one, as a platform does.
 impl Drop for PlatformBuilder {
     fn drop(&mut self) {
         take(&mut self.links).into_iter().for_each(quietly);

@@ -7,7 +7,8 @@ use crate::state::EventKind;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// A copy between two arenas, or a fill with zeros, as the events of a [`Recording`](super::record::Recording) describe it.
+/// A copy between two arenas, or a fill with zeros, as the events of a
+/// [`Recording`](super::record::Recording) describe it.
 ///
 /// # Shape and units
 /// Times are on the [clock of the platform](crate::Platform::elapsed).
@@ -20,7 +21,7 @@ pub struct RecordedCopy {
     pub from: Option<ArenaId>,
     /// The destination.
     pub to: ArenaId,
-    /// The bytes that were copied.
+    /// The span of the copy.
     pub span: Span,
     /// The link that carried them; `None` for a fill.
     pub link: Option<LinkId>,
@@ -32,7 +33,8 @@ pub struct RecordedCopy {
     pub has_arrived: bool,
 }
 
-/// Returns the copies among some events, in the order of their starts. Copies within one storage move nothing and are omitted.
+/// Returns the copies among some events, in the order of their starts. Copies within one storage move nothing
+/// and are omitted.
 pub fn copies<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<RecordedCopy> {
     type Key = (BufferId, OwnerId, Option<ArenaId>, ArenaId, Span);
     // The indices in `copies` of unfinished copies, the earliest last.

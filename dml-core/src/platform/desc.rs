@@ -1,4 +1,4 @@
-//! Descriptions of devices, for people.
+//! Descriptions of devices, for display.
 
 use crate::base::sync::Arc;
 use std::fmt;
@@ -25,7 +25,7 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// The description of a device, for people.
+/// The description of a device, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceDesc {
@@ -37,13 +37,13 @@ pub struct DeviceDesc {
     pub description: String,
     /// The number of compute units (threads, multiprocessors) that it may use.
     pub units: u32,
-    /// The version of the driver, or nothing where there is none or it is not known.
+    /// The version of the driver; empty if there is none or it is unknown.
     pub driver: String,
-    /// Which piece of hardware the device is, where its backend knows: two devices with the same answer are one, by two
-    /// frameworks.
+    /// The identifier of the physical device, if its backend knows it. Two devices with the same identifier
+    /// are one piece of hardware, seen by two frameworks.
     pub hardware: Option<String>,
-    /// Which model the device is, where its backend knows: devices of the same kind, model, units and driver that are not the same
-    /// hardware compute as fast as each other. What is learned of one of them is expected of the others.
+    /// The hardware model, if its backend knows it. Separate devices of the same kind, model, units and
+    /// driver are expected to be equally fast. Measurements of one apply to the others.
     pub model: Option<String>,
 }
 
@@ -76,22 +76,22 @@ impl DeviceDesc {
         self
     }
 
-    /// Sets which piece of hardware the device is, such as its place on a bus.
+    /// Sets the identifier of the physical device, such as its bus address.
     #[must_use]
     pub fn with_hardware(mut self, hardware: impl Into<String>) -> Self {
         self.hardware = Some(hardware.into());
         self
     }
 
-    /// Sets which model the device is, such as its product name.
+    /// Sets the hardware model, such as the product name.
     #[must_use]
     pub fn with_model(mut self, model: impl Into<String>) -> Self {
         self.model = Some(model.into());
         self
     }
 
-    /// Returns whether two devices are separate pieces of hardware of one model, and so compute as fast as each other. Without a
-    /// model, a device has no such twin; nor has a processor, whose cores are what it has.
+    /// Returns whether two devices are separate pieces of hardware of one model, and therefore equally fast.
+    /// A device without a known model has no twin, and neither has a processor.
     #[must_use]
     pub fn is_twin_of(&self, other: &Self) -> bool {
         let is_same_hardware = self.hardware.is_some() && self.hardware == other.hardware;
@@ -111,7 +111,7 @@ impl DeviceDesc {
     }
 }
 
-/// A backend that this machine lacks, with the reason. This is an ordinary value, not an error.
+/// A backend that is unavailable on this machine, with the reason. This is an ordinary value, not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
     /// The backend, such as `opencl`.
@@ -144,14 +144,14 @@ mod tests {
         assert!(one.is_twin_of(&twin) && twin.is_twin_of(&one));
         assert!(
             gpu("a").with_model("H200").is_twin_of(&gpu("b").with_model("H200")),
-            "nobody says where they are"
+            "the hardware of both is unknown"
         );
         assert!(!one.is_twin_of(&one));
         assert!(!gpu("a").is_twin_of(&gpu("b")), "without a model");
         let but = |desc: DeviceDesc| !one.is_twin_of(&desc) && !desc.is_twin_of(&one);
         assert!(but(twin.clone().with_model("H100")) && but(twin.clone().with_units(66)));
         assert!(but(twin.clone().with_driver("550.2")), "another driver compiles another kernel");
-        assert!(but(twin.clone().with_hardware("pci 1")), "the same one, by two frameworks");
+        assert!(but(twin.clone().with_hardware("pci 1")), "one device, seen by two frameworks");
         assert!(but(DeviceDesc { kind: DeviceKind::Accelerator, ..twin.clone() }));
         let cores = |name| DeviceDesc { kind: DeviceKind::Cpu, ..gpu(name).with_model("cores") };
         assert!(!cores("a").is_twin_of(&cores("b")));

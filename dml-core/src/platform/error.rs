@@ -7,18 +7,18 @@ use crate::memory::error::AllocError;
 use crate::platform::desc::Unavailable;
 use thiserror::Error;
 
-/// A problem of the arenas and links of a platform.
+/// A problem with the arenas and links of a platform.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TopologyError {
     /// The platform has too many arenas, devices or links.
-    #[error("{count} {what}: at most {limit}")]
+    #[error("too many {what}: {count}, at most {limit}")]
     TooMany {
         /// `arenas`, `devices and stores` or `links`.
         what: &'static str,
-        /// The number of them in the platform.
+        /// The number in the platform.
         count: usize,
-        /// The largest number allowed.
+        /// The maximum number.
         limit: usize,
     },
     /// Two arenas or two devices have the same name.
@@ -38,7 +38,7 @@ pub enum TopologyError {
         device: DeviceId,
     },
     /// A link names an arena that the platform does not have, or joins an arena with itself.
-    #[error("a link from {from} to {to} joins no two arenas of the platform")]
+    #[error("a link from {from} to {to} does not join two different arenas of the platform")]
     BadLink {
         /// The source of the link.
         from: ArenaId,
@@ -83,8 +83,8 @@ pub enum TopologyError {
         /// The concurrency that the arena permits.
         own: Concurrency,
     },
-    /// A binding is preferred, and no link can make it.
-    #[error("{member} is to be bound to {root}, and no link can bind it")]
+    /// No link can make a binding that was preferred or allowed.
+    #[error("{member} cannot be bound to {root}: no link binds them")]
     NoBinding {
         /// The arena whose storage was to be shared.
         root: ArenaId,
@@ -92,7 +92,7 @@ pub enum TopologyError {
         member: ArenaId,
     },
     /// The alignment is not a power of two.
-    #[error("arena {arena} allocates with alignment {align}, which is no power of two")]
+    #[error("arena {arena} allocates with alignment {align}, which is not a power of two")]
     BadAlign {
         /// The arena's name.
         arena: Arc<str>,
@@ -101,7 +101,7 @@ pub enum TopologyError {
     },
 }
 
-/// A problem of a configuration: of a platform's parts or of a buffer.
+/// A problem in the configuration of a platform or a buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -111,23 +111,23 @@ pub enum ConfigError {
     /// The buffer's size in bytes overflows.
     #[error("buffer too large: {elements} elements of {element_bytes} bytes")]
     TooLarge {
-        /// The number of elements asked for.
+        /// The requested number of elements.
         elements: u64,
         /// The size of one element, in bytes.
         element_bytes: u64,
     },
     /// The element type has a size of zero bytes.
-    #[error("elements of zero bytes cannot make a buffer")]
+    #[error("a buffer cannot have elements of zero bytes")]
     ZeroSized,
     /// No arena of the platform accepts the application's storage.
-    #[error("no arena of the platform holds host storage of an application")]
+    #[error("the platform has no host arena that could hold the application's storage")]
     NoHostArena,
     /// An arena refused the application's storage.
     #[error("{0}")]
     Storage(#[from] AllocError),
     /// The elements need a larger alignment than the host's arena provides, so the host could not view them.
     #[error(
-        "elements aligned to {element_align} bytes cannot be seen in {arena}, which aligns to {arena_align}"
+        "elements aligned to {element_align} bytes cannot be viewed in {arena}, which aligns to {arena_align} bytes"
     )]
     OverAligned {
         /// The alignment of an element, in bytes.
@@ -144,23 +144,23 @@ pub enum ConfigError {
         missing.as_ref().map_or_else(String::new, |missing| format!("; {missing}"))
     )]
     UnknownDevice {
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// The names of the platform's devices.
         known: Vec<String>,
-        /// Why the backend of that name cannot be used, if it was looked for and is not there.
+        /// The reason why the backend in that name is unavailable, if it was added as unavailable.
         missing: Option<Box<Unavailable>>,
     },
     /// The platform has no arena of this name.
     #[error("unknown arena {name}: there are {}", known.join(", "))]
     UnknownArena {
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// The names of the platform's arenas.
         known: Vec<String>,
     },
     /// A hint names a device that the platform does not have.
-    #[error("a hint names device {device}, and the platform has {devices} devices")]
+    #[error("a hint names device {device}, but the platform has only {devices} devices")]
     NoSuchDevice {
         /// The device that the hint names.
         device: DeviceId,
@@ -173,7 +173,7 @@ pub enum ConfigError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{cause}")]
 pub struct Unstored<S: std::fmt::Debug> {
-    /// The reason of the failure.
+    /// The cause of the failure.
     pub cause: ConfigError,
     /// The storage that the caller passed in.
     pub storage: S,

@@ -1,11 +1,12 @@
-//! Hints: what a program says of a buffer before it is used, so that storage is made in the right place first.
+//! Hints: the expected use of a buffer, so that its storage is made in the right arena first.
 //!
 //! ```text
 //!   needed ──────────────────────────────▶ always made
 //!   preferred by the platform ──┬─ hints ──▶ made at the first touch, as if needed
 //!   allowed by the platform ────┘      └───▶ barred: each arena has storage of its own, and bytes are copied
 //! ```
-//! Hints choose among bindings that copies could replace. They change which storage is made, never what is correct.
+//! Hints choose among bindings that copies could replace. They change which storage is made, never the
+//! contents.
 
 use crate::base::cost::Cost;
 use crate::base::id::{ArenaId, ArenaSet, DeviceId, LinkId};
@@ -17,20 +18,22 @@ use crate::platform::topology::Topology;
 use crate::state::{Path, PathKey, Routes};
 use std::collections::HashSet;
 
-/// How the devices that use a buffer take turns on it.
+/// The access pattern of the devices that use a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Pattern {
-    /// The contents pass through each device once. Each device has a copy, so that one works while the next is filled.
+    /// The contents pass through each device once. Each device has its own copy, so that one device computes
+    /// while the copy of the next is filled.
     StreamedOnce,
-    /// Most uses read, often several devices at once. Each device has a copy, so that none waits for another.
+    /// Most uses read, often several devices at once. Each device has its own copy, so that none waits for
+    /// another.
     ReadMostly,
-    /// The contents go to and fro between devices, one at a time. Where a link can bind their memories, they share one
-    /// storage, and nothing is copied.
+    /// The contents alternate between devices, one at a time. If a link can bind their memories, the devices
+    /// share one storage, and nothing is copied.
     ToAndFro,
 }
 
-/// What a program says of a buffer before it is used. The default says nothing.
+/// The expected use of a buffer. By default, the use is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
     devices: Option<Vec<DeviceId>>,
@@ -38,14 +41,14 @@ pub struct Hints {
 }
 
 impl Hints {
-    /// Names devices that will use the buffer. Without this call any device may. Several calls name all of their devices.
+    /// Adds devices that will use the buffer. Without this call, any device may use it.
     #[must_use]
     pub fn used_by(mut self, devices: impl IntoIterator<Item = DeviceId>) -> Self {
         self.devices.get_or_insert_default().extend(devices);
         self
     }
 
-    /// Says how the devices will use the buffer.
+    /// Sets how the devices will use the buffer.
     #[must_use]
     pub fn pattern(mut self, pattern: Pattern) -> Self {
         self.pattern = Some(pattern);
@@ -56,7 +59,8 @@ impl Hints {
         self.devices.as_ref().is_none_or(|devices| devices.contains(&device))
     }
 
-    /// Returns whether a binding of memories of these two devices is to be made, which the platform prefers or not.
+    /// Returns whether to bind memories of these two devices. `is_preferred` is the platform's own
+    /// preference.
     fn wants(&self, ends: [DeviceId; 2], is_preferred: bool) -> bool {
         let by_pattern = match self.pattern {
             Some(Pattern::StreamedOnce | Pattern::ReadMostly) => false,
@@ -67,14 +71,14 @@ impl Hints {
     }
 }
 
-/// The bindings that a buffer makes at the first touch, and those that it does not make at any price.
+/// The bindings that a buffer makes at an arena's first use, and the barred ones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bindings {
-    /// The links whose arenas need the binding, and those that count as if they did.
+    /// The links whose binding is needed or counts as needed.
     pub(crate) made: HashSet<LinkId>,
     /// The destinations of these links.
     pub(crate) members: ArenaSet,
-    /// The links that are not used to bind an arena.
+    /// The links that never bind an arena of the buffer.
     pub(crate) barred: HashSet<LinkId>,
 }
 
@@ -85,7 +89,7 @@ impl Bindings {
     }
 }
 
-/// The links of a platform with the bindings that some hints ask for: see [`Platform::routes_for`].
+/// The links of a platform, with the bindings that hints select: see [`Platform::routes_for`].
 #[derive(Debug)]
 pub struct HintedRoutes<'a> {
     pub(crate) topology: &'a Topology,
@@ -121,7 +125,7 @@ impl Routes for HintedRoutes<'_> {
     }
 
     fn cheapest_idle(&self, key: PathKey, edge: &mut dyn FnMut(LinkId) -> Option<Cost>) -> Option<Path> {
-        // The cache belongs to the platform's own bindings.
+        // Cached paths are valid only for the platform's own bindings.
         match self.bindings {
             Some(_) => self.topology.cheapest(key.sources, key.to, edge),
             None => self.topology.cheapest_idle(key, edge),
@@ -151,7 +155,7 @@ impl Platform {
         Ok(HintedRoutes { topology: &self.0.topology, bindings })
     }
 
-    /// Returns the bindings of a buffer with these hints, or nothing if they are the platform's own.
+    /// Returns the bindings of a buffer with these hints; `None` if they are the platform's own.
     pub(crate) fn bindings_for(&self, hints: &Hints) -> Result<Option<Bindings>, ConfigError> {
         let devices = self.devices().len();
         let unknown = |device: &&DeviceId| usize::from(device.0) >= devices;

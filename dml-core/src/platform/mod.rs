@@ -42,11 +42,12 @@ pub(crate) struct PlatformInner {
     pub(crate) registry: Registry,
     /// Devices declared lost, one bit each.
     lost: AtomicU64,
-    /// The number of forks after which the arenas have been asked what they lost.
+    /// The value of [`forks::count`] when the host's arenas were last asked for losses.
     forks: std::sync::atomic::AtomicU64,
 }
 
-/// The memories and devices of one machine. A platform is immutable, cheap to clone, and shared by its buffers.
+/// The memories and devices of one machine. A platform is immutable, cheap to clone, and shared by its
+/// buffers.
 #[derive(Clone)]
 pub struct Platform(pub(crate) Arc<PlatformInner>);
 
@@ -57,7 +58,7 @@ impl Platform {
         PlatformBuilder::default()
     }
 
-    /// Returns the platform's id, by which a value that was made on it tells this platform from others.
+    /// Returns the platform's id, which distinguishes it from all other platforms of the process.
     #[must_use]
     pub fn id(&self) -> PlatformId {
         self.0.id
@@ -72,7 +73,8 @@ impl Platform {
     /// Returns the device with this name.
     ///
     /// # Errors
-    /// [`ConfigError::UnknownDevice`] with the names of all devices, and why the backend of the name is missing if it is.
+    /// [`ConfigError::UnknownDevice`] with the names of all devices. It also has the reason if the backend in
+    /// the name is unavailable.
     pub fn device(&self, name: &str) -> Result<DeviceId, ConfigError> {
         let found = self.0.devices.iter().position(|device| &*device.name == name);
         found.map(|index| DeviceId(index as u16)).ok_or_else(|| ConfigError::UnknownDevice {
@@ -123,8 +125,8 @@ impl Platform {
         self.routes().arena(id)
     }
 
-    /// Returns the arena that the kernels of a device use by default: the first one added for the device. No kernels run
-    /// on the internal device of a [store](ArenaDesc::store), which has no home.
+    /// Returns the arena that the kernels of a device use by default: the first one added for the device. No
+    /// kernels run on the internal device of a [store](ArenaDesc::store), which has no home.
     #[must_use]
     pub fn home(&self, device: DeviceId) -> Option<ArenaId> {
         let is_home = |desc: &ArenaDesc| desc.native == device && !desc.is_store();
@@ -146,13 +148,14 @@ impl Platform {
         self.0.topology.cross_arena(link)
     }
 
-    /// Returns the arenas and links as the pure machine sees them, for code that drives [`state`](crate::state) itself.
+    /// Returns the arenas and links as the pure machine sees them, for code that drives
+    /// [`state`](crate::state) itself.
     #[must_use]
     pub fn routes(&self) -> &dyn Routes {
         &self.0.topology
     }
 
-    /// Returns the backends that this machine lacks, with the reasons.
+    /// Returns the backends that are unavailable on this machine, with the reasons.
     #[must_use]
     pub fn unavailable(&self) -> &[Unavailable] {
         &self.0.unavailable
@@ -170,19 +173,20 @@ impl Platform {
         self.0.recorder.now()
     }
 
-    /// Starts to record the events of all buffers of the platform. Several recordings may run at once.
+    /// Starts a recording of the events of all buffers of the platform. Several recordings may run at once.
     pub fn record(&self) -> Recording {
         Recording::start(self.0.recorder.clone())
     }
 
-    /// Declares a device lost for every buffer of the platform, or a store by its internal device. Its memories hold
-    /// nothing valid any more, and bytes
-    /// that lived only there are poisoned. Its outstanding grants will count as failed.
+    /// Declares a device lost for every buffer of the platform; a store is lost with its internal device.
+    /// Nothing in its memories is valid any more, and bytes that were valid only there are poisoned. Its
+    /// outstanding grants will count as failed.
     pub fn device_lost(&self, device: DeviceId) {
         self.declare_lost(device);
     }
 
-    /// Declares the device lost to all buffers that do not know it yet. Returns whether this was the first declaration.
+    /// Declares the device lost to all buffers that do not know it yet. Returns whether this was the first
+    /// declaration.
     fn declare_lost(&self, device: DeviceId) -> bool {
         let is_listed = usize::from(device.0) < self.devices().len();
         if !is_listed && !self.routes().arenas().iter().any(|desc| desc.native == device) {
@@ -195,22 +199,23 @@ impl Platform {
         before & (1 << device.0) == 0
     }
 
-    /// Asks every arena whether its device is lost, and [declares](Self::device_lost) those devices lost. Returns the
-    /// devices that had not been declared before. An arena that panics on the question counts as not lost.
+    /// Asks every arena whether its device is lost, and [declares](Self::device_lost) those devices lost.
+    /// Returns the devices that had not been declared before. An arena that panics counts as not lost.
     ///
-    /// Core calls this after every failure of an allocation, a map change, a copy or a kernel. Applications call it
-    /// when a device may have failed while it was unused.
+    /// Core calls this after every failure of an allocation, a map change, a copy or a kernel. Applications
+    /// call it when a device may have failed while it was unused.
     pub fn notice_losses(&self) -> DeviceSet {
         let arenas = self.arenas().iter().zip(self.routes().arenas());
         let gone = arenas.filter(|(arena, _)| guard(|| arena.is_lost()).unwrap_or(false));
         let gone: DeviceSet = gone.map(|(_, desc)| desc.native).collect();
-        // Devices declared before are declared again: the first declaration may still be running, and all buffers must
-        // know on return.
+        // Known losses are declared again: the first declaration may still be running, and all buffers must
+        // know the loss on return.
         gone.iter().filter(|&device| self.declare_lost(device)).collect()
     }
 
-    /// Notices, in a fork that has not asked before, which memories of the host it does not have of its parent's. What is valid
-    /// there is granted without a call of any arena; every other arena says so itself when it is asked for something.
+    /// Declares lost, once in each forked process, the host memories and stores that it did not inherit.
+    /// Bytes that are valid there would be granted without a call to any arena. Every other arena reports its
+    /// loss when it is called.
     #[inline]
     pub(crate) fn notice_fork(&self) {
         if self.0.forks.load(Ordering::Relaxed) != forks::count() {

@@ -11,7 +11,7 @@ use std::thread::ThreadId;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outstanding {
-    /// The buffer that is held.
+    /// The held buffer.
     pub buffer: BufferName,
     /// The id of the grant.
     pub grant: OwnerId,
@@ -21,7 +21,8 @@ pub struct Outstanding {
     pub arena: ArenaName,
     /// The granted bytes and accesses.
     pub claims: Claims,
-    /// The place in the program and the thread that asked, if events were [recorded](crate::Platform::record) then.
+    /// The source location and the thread of the acquire, if events were [recorded](crate::Platform::record)
+    /// at that time.
     pub acquired_at: Option<(&'static Location<'static>, ThreadId)>,
 }
 

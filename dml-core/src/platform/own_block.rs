@@ -17,9 +17,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// A block of an arena that belongs to no buffer.
 ///
-/// It tracks the running transfers, and panics if two of them touch the same bytes unless both only read. It also
-/// panics if the bytes are viewed during a transfer. Unlike core, it may ask an arena for what the abstract machine
-/// forbids.
+/// It tracks the transfers in flight, and panics if two of them touch the same bytes unless both only read.
+/// It also panics if the bytes are viewed during a transfer. Unlike core, it may request operations that the
+/// abstract machine forbids.
 #[derive(Clone)]
 pub struct OwnBlock {
     arena: Arc<dyn Arena>,
@@ -45,7 +45,7 @@ impl State {
         self.under_way.retain(|(.., loan)| loan.is_out());
         let rival = |(other, theirs, _): &&(Span, bool, Loan)| other.overlaps(span) && (writes || *theirs);
         if let Some((other, ..)) = self.under_way.iter().find(rival) {
-            panic!("bytes {span} are asked for while a transfer of bytes {other} is under way");
+            panic!("transfer of bytes {span} requested while a transfer of bytes {other} is in flight");
         }
         let loan = Loan::default();
         self.under_way.push((span, writes, loan.clone()));
@@ -54,7 +54,7 @@ impl State {
 
     fn expect_idle(&mut self) {
         self.under_way.retain(|(.., loan)| loan.is_out());
-        assert!(self.under_way.is_empty(), "{} transfers of the block are under way", self.under_way.len());
+        assert!(self.under_way.is_empty(), "{} transfers of the block are in flight", self.under_way.len());
     }
 
     fn host(&mut self) -> Option<&mut HostMemory> {
@@ -109,7 +109,7 @@ impl OwnBlock {
         Ok(Self { arena: arena.clone(), inner: Arc::new(Inner { block, state }) })
     }
 
-    /// Returns the same block, with another arena that later requests go to.
+    /// Returns a handle of the same block that sends its requests to another arena.
     #[must_use]
     pub fn asked_of(&self, arena: &Arc<dyn Arena>) -> Self {
         Self { arena: arena.clone(), inner: self.inner.clone() }
@@ -121,11 +121,11 @@ impl OwnBlock {
         &self.inner.block
     }
 
-    /// Returns the bytes that the host sees: those of the mapping if the block is mapped, or its own if it is host
-    /// memory.
+    /// Returns the bytes that the host sees: those of the mapping if the block is mapped, or its own if it is
+    /// host memory.
     ///
     /// # Panics
-    /// While a transfer is under way.
+    /// While a transfer is in flight.
     #[must_use]
     pub fn seen(&self) -> Option<Vec<u8>> {
         self.inner.state.lock().host().map(|host| host.seen().to_vec())
@@ -156,7 +156,7 @@ impl OwnBlock {
     /// The arena's error.
     ///
     /// # Panics
-    /// If a transfer touches the bytes, or if part of the memory is lent.
+    /// If a conflicting transfer of the bytes is in flight, or if part of the memory is lent.
     pub fn copy_in(&self, offset: u64, from: &HostMemory, part: Span) -> Result<Fence, TransferError> {
         let end = offset.saturating_add(part.len());
         let loan = self.inner.state.lock().enter(Span::new(offset, end), true);
@@ -200,7 +200,7 @@ impl OwnBlock {
     /// The arena's error.
     ///
     /// # Panics
-    /// While a transfer is under way.
+    /// While a transfer is in flight.
     pub fn map(&self, device: DeviceId, target: MapState) -> Result<MapState, TransferError> {
         self.change(|block, host| self.arena.map(MapRequest::scheduled(block, device, target, host)))
     }
@@ -211,7 +211,7 @@ impl OwnBlock {
     /// The arena's error.
     ///
     /// # Panics
-    /// While a transfer is under way.
+    /// While a transfer is in flight.
     pub fn unmap(&self, target: MapState) -> Result<MapState, TransferError> {
         self.change(|block, host| self.arena.unmap(UnmapRequest::scheduled(block, target, host)))
     }
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
     use crate::base::guard::guard;
 
-    /// Transfers under way keep off those that share a byte with them, unless both only read.
+    /// Two transfers that share a byte are refused, unless both only read.
     #[test]
     fn i01_no_byte_is_asked_for_beside_its_writer() {
         let state = || State { host: None, mapped: None, under_way: Vec::new() };

@@ -1,7 +1,8 @@
 //! Counters that always run, and an event stream that runs on request.
 //!
-//! The events of one buffer appear in the order of its state changes, because each is recorded under the buffer's lock.
-//! The stream alone suffices to check that every reader saw the latest commit and that no copy was needless.
+//! The events of one buffer appear in the order of its state changes, because each is recorded under the
+//! buffer's lock. The stream alone suffices to check that every reader saw the latest commit and that no copy
+//! was needless.
 
 use crate::base::id::BufferId;
 use crate::base::rank::{Rank, Ranked};
@@ -57,7 +58,7 @@ impl Recorder {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Records an event; `kind` is evaluated only when recording is on.
+    /// Records an event. `kind` is evaluated only while a recording runs.
     pub(crate) fn record<E: Into<Option<EventKind>>>(&self, buffer: BufferId, kind: impl FnOnce() -> E) {
         if self.is_on()
             && let Some(kind) = kind().into()
@@ -76,8 +77,8 @@ impl Recorder {
         tape.next
     }
 
-    /// Stops a recording and returns its events; none if it has already stopped. The last recording to stop empties the
-    /// tape.
+    /// Stops a recording and returns its events; none if it has already stopped. The last recording to stop
+    /// empties the tape.
     fn stop(&self, recording: u64) -> Vec<Event> {
         let mut tape = self.tape.lock();
         let Some(index) = tape.running.iter().position(|(number, _)| *number == recording) else {
@@ -114,8 +115,8 @@ impl Recording {
         Self { recorder, number }
     }
 
-    /// Stops the recording and returns the events since its start, in order. Recordings that run at the same time are
-    /// independent.
+    /// Stops the recording and returns the events since its start, in order. Recordings that run at the same
+    /// time are independent.
     #[must_use]
     pub fn finish(self) -> Vec<Event> {
         self.recorder.stop(self.number)
@@ -132,7 +133,8 @@ impl Drop for Recording {
 mod tests {
     use super::*;
 
-    /// Three recordings begin one after the other and end in every order. Each has what was recorded while it ran, and no more.
+    /// Three recordings begin one after the other and end in every order. Each has exactly the events
+    /// recorded while it ran.
     #[test]
     fn recordings_have_their_own_events_in_whatever_order_they_end() {
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {

@@ -14,10 +14,10 @@ pub(crate) trait Resident: fmt::Debug + Send + Sync {
     /// Returns the buffer's id.
     fn id(&self) -> BufferId;
 
-    /// Returns the buffer's name, for people.
+    /// Returns the buffer's name, for display.
     fn name(&self) -> BufferName;
 
-    /// Declares a device lost. Several parties may declare the same loss; a buffer that knows it does not change.
+    /// Declares a device lost. Has no effect if the buffer already knows of the loss.
     fn device_lost(&self, device: DeviceId);
 
     /// Returns the grants that have not ended.

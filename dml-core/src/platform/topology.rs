@@ -1,8 +1,8 @@
 //! The graph of arenas and links, the cheapest path over it, and the path cache.
 //!
-//! Nodes are arenas, and edges are links. The caller supplies the price of an edge, because it depends on the state of
-//! one buffer. The search runs backwards from the destination, so that one run serves every source. It then walks
-//! forwards and picks the smallest arena id among equals, so plans are the same on every run.
+//! Nodes are arenas, and edges are links. The caller supplies the price of an edge, because it depends on the
+//! state of one buffer. The search runs backwards from the destination, so that one run serves every source.
+//! It then walks forwards and picks the smallest arena id among equals, so plans are the same on every run.
 
 use crate::base::cost::Cost;
 use crate::base::guard::{guard, quietly};
@@ -25,8 +25,8 @@ use std::fmt;
 use std::ops::Add;
 use std::sync::OnceLock;
 
-/// The largest number of cached paths. A full cache is cleared, because the machine is then used very differently from
-/// before.
+/// Maximum number of cached paths. A full cache is cleared, because most of its paths are then no longer
+/// used.
 const CACHED_PATHS: usize = 4096;
 
 /// The length of a path: its cost, then its hops.
@@ -53,7 +53,7 @@ pub(crate) struct Topology {
     graph: DiGraph<ArenaId, LinkId>,
     /// The links whose bindings their arenas need to exchange contents.
     needed: HashSet<LinkId>,
-    /// The links whose bindings are to be made wherever they can. No needed binding shares an arena with them.
+    /// The links of preferred bindings. None of them shares an arena with a needed binding.
     preferred: HashSet<LinkId>,
     /// The bindings of a buffer without hints.
     bindings: Bindings,
@@ -61,7 +61,7 @@ pub(crate) struct Topology {
     prices: Prices,
 }
 
-/// Arenas and mechanisms are dropped one after the other, so that a panic in one destructor does not affect the others.
+/// Drops mechanisms and arenas one by one, so that a panic in one destructor does not affect the others.
 impl Drop for Topology {
     fn drop(&mut self) {
         std::mem::take(&mut self.cross_arenas).into_iter().for_each(quietly);
@@ -112,12 +112,12 @@ impl Prices {
             };
             let of_link = |link| (0..SORTS).map(move |sort| (LinkId(link as u16), query(sort)));
             let asked = (0..links).flat_map(of_link).map(|(link, query)| ask(link, &query)).collect();
-            // Concurrent callers ask for the same prices, so the first answer is kept.
+            // Concurrent callers get the same prices, so the first result is kept.
             let _ = prices.set(asked);
         }
     }
 
-    /// Returns the price, if it has been asked for before. The inner `None` means that the copy is infeasible.
+    /// Returns the price, if it is in the table. The inner `None` means that the copy is infeasible.
     fn known(&self, link: LinkId, query: &CopyQuery) -> Option<Option<Cost>> {
         let class = Self::class(query.bytes);
         let is_of_class = query.bytes == 1 << class;
@@ -154,7 +154,7 @@ impl Topology {
         topology
     }
 
-    /// Finds the links whose bindings their arenas need, and those that are preferred, once at construction.
+    /// Finds the needed and the preferred bindings, once at construction.
     fn find_needed(&mut self, wishes: &Wishes) {
         let ends = self.links.iter().filter(|link| binds(link)).flat_map(|link| [link.from, link.to]);
         let ends: ArenaSet = ends.collect();
@@ -179,7 +179,8 @@ impl Topology {
         numbered(&self.links).filter(|(id, link)| binds(link) && !self.needed.contains(id))
     }
 
-    /// Returns whether no needed binding uses an end of the link. Such an arena is not given away to another binding.
+    /// Returns whether no needed binding uses an end of the link. An arena of a needed binding takes part in
+    /// no other one.
     fn is_free(&self, link: &Link) -> bool {
         let mut needed = self.needed.iter().map(|needed| self.link(*needed));
         !needed.any(|other| [other.from, other.to].iter().any(|end| [link.from, link.to].contains(end)))
@@ -190,8 +191,9 @@ impl Topology {
         &self.bindings
     }
 
-    /// Returns the bindings of a buffer whose hints ask for those that `wants` names. It is told each link that copies
-    /// can replace, and whether the platform prefers it. What it does not want is barred.
+    /// Returns the bindings of a buffer with hints. `wants` gets each binding link that copies can replace,
+    /// and whether the platform prefers it. A link that it rejects is barred, and so is one whose arenas take
+    /// part in a needed binding.
     pub(crate) fn bindings_where(&self, wants: impl Fn(&Link, bool) -> bool) -> Bindings {
         let is_made =
             |id: &LinkId, link: &Link| wants(link, self.preferred.contains(id)) && self.is_free(link);
@@ -206,13 +208,13 @@ impl Topology {
         Bindings::new(self, made, barred)
     }
 
-    /// Asks every mechanism for its prices up to a size, before planning needs them. Planning runs under a buffer's
-    /// lock, where no foreign code may run.
+    /// Asks every mechanism for its prices up to a size, before planning needs them. Planning runs under a
+    /// buffer's lock, where no foreign code may run.
     pub(crate) fn price_up_to(&self, bytes: u64) {
         self.prices.ask(bytes, self.links.len(), |link, query| self.asked(link, query));
     }
 
-    /// Returns the mechanism's own answer. A mechanism that panics counts as unable to copy.
+    /// Returns the mechanism's own price. A mechanism that panics counts as unable to copy.
     fn asked(&self, link: LinkId, query: &CopyQuery) -> Option<Cost> {
         guard(|| self.cross_arena(link).can_copy(query)).unwrap_or(None)
     }
@@ -226,12 +228,12 @@ impl Topology {
     }
 }
 
-/// The pairs of a root and a member whose bindings the builder of a platform asked for.
+/// The bindings that a platform's builder requested, as pairs of a root and a member.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wishes {
-    /// The pairs that share storage wherever they can.
+    /// The pairs that share storage wherever a link can bind them.
     pub(crate) preferred: BTreeSet<(ArenaId, ArenaId)>,
-    /// The pairs that share storage only for buffers whose hints ask for it.
+    /// The pairs that share storage only for buffers whose hints request it.
     pub(crate) allowed: BTreeSet<(ArenaId, ArenaId)>,
 }
 
@@ -263,15 +265,16 @@ fn node(arena: ArenaId) -> NodeIndex {
 /// Returns the cheapest path in `graph` from any of `sources` to `to`: by cost, then hops, then arena ids.
 ///
 /// # Complexity
-/// O(links). A link is priced only if the search settles its destination before its source. Links into arenas farther
-/// away than the nearest source are not priced.
+/// O(links * (log(links) + hops)). A link is priced only if the search settles its destination before its
+/// source. Links into arenas farther away than the nearest source are not priced.
 fn cheapest(
     graph: &DiGraph<ArenaId, LinkId>,
     sources: ArenaSet,
     to: ArenaId,
     edge: &mut dyn FnMut(LinkId) -> Option<Cost>,
 ) -> Option<Path> {
-    // The remaining length to the destination per settled arena, and the priced links, in the order of arena distance.
+    // The remaining length to the destination per settled arena, and the priced links, in the order of arena
+    // distance.
     let mut settled = vec![None; graph.node_count()];
     let mut ways: Vec<Way> = Vec::new();
     let mut open = BinaryHeap::from([Reverse(Open { rest: Length::default(), is_between: true, at: to })]);
@@ -298,7 +301,8 @@ fn cheapest(
     };
     let mut links = SmallVec::new();
     while at != to {
-        // Of the links on a shortest path, take the one to the smallest arena id, and of parallel links the first.
+        // Of the links on a shortest path, take the one to the smallest arena id, and of parallel links the
+        // first.
         let here = if links.is_empty() { Some(total) } else { settled[usize::from(at.0)] };
         let next = ways
             .iter()
@@ -320,12 +324,12 @@ struct Way {
     link: LinkId,
 }
 
-/// An arena whose distance to the destination is known. Among equal distances sources come first, because no nearer
-/// source can be found later. Among sources the smallest id comes first.
+/// An arena whose distance to the destination is known. Among equal distances sources come first, because no
+/// nearer source can be found later. Among sources the smallest id comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Open {
     rest: Length,
-    /// Whether the arena is not a source, so that the bytes would have to be brought to it.
+    /// Whether the arena is an intermediate one, not a source.
     is_between: bool,
     at: ArenaId,
 }

@@ -10,9 +10,9 @@
 //!            ▼
 //!          Grants
 //! ```
-//! Holding buffers while waiting cannot deadlock (L-1). Every wait is for a buffer that comes later in the canonical
-//! order, or for an earlier place in the same queue. All ranges of one buffer form one part, because separate parts
-//! could deadlock.
+//! Holding buffers while waiting cannot deadlock (L-1). Every wait is for a buffer that comes later in the
+//! canonical order, or for an earlier place in the same queue. All ranges of one buffer form one part,
+//! because separate parts could deadlock.
 
 use crate::base::access::{Access, Claim, Claims};
 use crate::base::id::{ArenaId, KernelId};
@@ -35,9 +35,10 @@ use std::time::{Duration, Instant};
 
 /// A request for one or more buffers, all in one arena.
 ///
-/// The copies that its buffers need run at once, unless one has to wait for another.
+/// The copies for all of its buffers run concurrently, unless one depends on another.
 ///
-/// Finish it with [`try_now`](Self::try_now), [`wait`](Self::wait), [`wait_timeout`](Self::wait_timeout), or `.await`.
+/// Finish it with [`try_now`](Self::try_now), [`wait`](Self::wait), [`wait_timeout`](Self::wait_timeout), or
+/// `.await`.
 #[derive(Debug)]
 #[must_use = "nothing is acquired until try_now, wait or await"]
 pub struct Acquire {
@@ -60,13 +61,14 @@ impl Acquire {
         Self { platform, arena, kernel: None, items: SmallVec::new(), origin: None }
     }
 
-    /// Names the kernel that asks. By default every acquire is a new kernel.
+    /// Sets the requesting kernel. By default, every acquire is a new kernel.
     pub fn kernel(mut self, kernel: KernelId) -> Self {
         self.kernel = Some(kernel);
         self
     }
 
-    /// Sets the place that errors name, for code that asks on behalf of another. By default it is where the acquire is waited for.
+    /// Sets the source location that errors report, for code that acquires on behalf of its caller. By
+    /// default, it is the location of the call that finishes the acquire.
     pub fn located_at(mut self, origin: &'static Location<'static>) -> Self {
         self.origin = Some(origin);
         self
@@ -77,7 +79,7 @@ impl Acquire {
         self.access(region, Access::ReadOnly)
     }
 
-    /// Requests to overwrite every byte. The old contents are not brought.
+    /// Requests to overwrite every byte. The old contents are not copied.
     pub fn write(self, region: &impl Region) -> Self {
         self.access(region, Access::WriteInvalidate)
     }
@@ -106,9 +108,10 @@ impl Acquire {
     /// Waits until everything is granted, first come, first served.
     ///
     /// # Errors
-    /// [`AcquireError::Busy`] only if a mechanism refuses a copy that it had offered. [`AcquireError::OrderViolation`]
-    /// if the thread would have to wait while it holds the same buffer or a later one, because that could deadlock.
-    /// Buffers that are available at once are granted in any order. Every other error is final: see [`AcquireError`].
+    /// [`AcquireError::Busy`] only if a mechanism refuses a copy that it had priced.
+    /// [`AcquireError::OrderViolation`] if the thread would have to wait while it holds the same buffer or a
+    /// later one, because that could deadlock. Buffers that are available at once are granted in any order.
+    /// Every other error is final: see [`AcquireError`].
     #[track_caller]
     pub fn wait(self) -> Result<Grants, AcquireError> {
         self.acquisition()?.complete(Wait::Until(None))
@@ -127,8 +130,9 @@ impl Acquire {
         })
     }
 
-    /// Returns a future for a thread that sleeps while it is pending, as `block_on` makes it. The buffers that this thread
-    /// holds count as with [`wait`](Self::wait). Poll it on one thread.
+    /// Returns a future for an executor that blocks its thread while the future is pending, such as
+    /// `block_on`. The order of the buffers that the thread holds is checked as in [`wait`](Self::wait). Poll
+    /// it on one thread only.
     ///
     /// # Errors
     /// Those of [`wait`](Self::wait), as the future's output.
@@ -188,14 +192,15 @@ impl IntoFuture for Acquire {
     }
 }
 
-/// An acquire in progress, for any executor. Dropping it gives everything back. If a copy is running, the drop waits
-/// for its end, because the memory under a copy must outlive it.
+/// An acquire in progress, for any executor. Dropping it releases everything. If a copy is running, the drop
+/// waits for its end, because the memory under a copy must outlive it.
 ///
-/// A future that was admitted holds its place, but its copies begin when it is polled again. Requests behind it wait until
-/// then, so a task polls all of its futures and does not await one after the other in the wrong order.
+/// An admitted future keeps its place, but its copies begin only when it is polled again. Requests behind it
+/// wait until then. So a task that has started several futures must poll all of them, and not await one that
+/// waits behind another.
 ///
-/// Copies are awaited if their arena can notify the future ([`Fence::awaited`](crate::Fence::awaited)); otherwise a
-/// poll blocks until the copy ends. The order of the buffers that the thread holds is not checked
+/// Copies are awaited if their arena can notify the future ([`Fence::awaited`](crate::Fence::awaited));
+/// otherwise a poll blocks until the copy ends. The order of the buffers that the thread holds is not checked
 /// ([`Acquire::into_blocking_future`] does). A task must hold nothing while it awaits buffers of lower ids.
 ///
 /// A poll after the end returns [`AcquireError::Finished`], or the error that the acquire ended with.
@@ -213,7 +218,7 @@ impl Future for AcquireFuture {
         match granted {
             Poll::Pending => {}
             Poll::Ready(Ok(_)) => self.0 = Err(AcquireError::Finished),
-            // Buffers granted so far are given back now, not when the future is dropped.
+            // Buffers granted so far are released now, not when the future is dropped.
             Poll::Ready(Err(ref error)) => self.0 = Err(error.clone()),
         }
         granted
@@ -250,6 +255,6 @@ mod tests {
         let many = || (0..70_000).map(|_| fresh_kernel().0).collect::<Vec<_>>();
         let ids: Vec<_> = (0..3).flat_map(|_| std::thread::spawn(many).join().expect("it ends")).collect();
         assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
-        assert!(ids.iter().all(|&id| id >= 1 << 47), "those below are the application's");
+        assert!(ids.iter().all(|&id| id >= 1 << 47), "smaller ids are the application's");
     }
 }

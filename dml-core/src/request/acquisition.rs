@@ -1,17 +1,18 @@
-//! The course of an acquire: one buffer after the other.
+//! The execution of an acquire, buffer by buffer.
 //!
 //! ```text
 //!   to_come ──ask──▶ granted                             ──▶ granted, in canonical order
 //!                    plan: what can begin has begun ──▶ preparing ──carried out──▶ granted
 //!                    busy ──▶ waiting ──answered──▶ granted, or a plan
 //! ```
-//! 1. The next buffer is asked for while copies of the ones before are under way. So all copies that wait for no other overlap.
-//! 2. The outcome is that of one buffer after the other: if several fail, the error is that of the first one in canonical order. Nothing is
-//!    begun behind a failure that is known.
-//! 3. Nobody sleeps in a queue while a plan of the acquire is still to be carried out. Such a plan needs this thread to go on, and keeps its
-//!    buffer from others as a writer would.
-//! 4. A future looks at the copies of its plans in each poll, of so many of the first ones ([`MOST_POLLED`]). A thread that sleeps waits for one plan after the other: it learns last of the
-//!    copies of later buffers, which stay reserved until then.
+//! 1. The next buffer is requested while copies for earlier ones are in flight. So all copies that do not
+//!    depend on each other overlap.
+//! 2. The outcome is that of one buffer after the other. If several fail, the error is that of the first one
+//!    in canonical order. No step begins for a buffer behind a known failure.
+//! 3. The acquire does not sleep in a queue while one of its plans is unfinished. Such a plan needs this
+//!    thread to advance, and may exclude other requests from its buffer meanwhile.
+//! 4. Each poll of a future polls its first [`MOST_POLLED`] plans. A sleeping thread waits for one plan after
+//!    the other. It notices the copies for later buffers last, and these stay reserved until then.
 
 use crate::base::access::Claims;
 use crate::base::id::{ArenaId, BufferId, KernelId, OwnerId};
@@ -31,7 +32,8 @@ use std::panic::Location;
 use std::task::Poll;
 use std::time::Duration;
 
-/// The most plans that a future looks at in a poll, those of the first buffers: the end of each copy may poll it once.
+/// Maximum number of plans that a future polls at once, those of the first buffers. It bounds the cost of a
+/// poll, because the end of each copy may cause one.
 const MOST_POLLED: usize = 64;
 
 /// The request of an acquire on one buffer.
@@ -48,13 +50,13 @@ struct Queued {
     place: Place,
 }
 
-/// An acquire: its granted parts, the one that waits or is prepared, and the remaining ones. Dropping the value undoes
-/// all of them.
+/// An acquire in progress: its granted, prepared, waiting and remaining parts. Dropping the value undoes all
+/// of them.
 #[derive(Debug)]
 pub(super) struct Acquisition {
     kernel: KernelId,
     arena: ArenaId,
-    /// The place in the program that asked.
+    /// The source location of the acquire.
     origin: &'static Location<'static>,
     /// The remaining parts; the next one comes last.
     to_come: SmallVec<[Part; 3]>,
@@ -62,14 +64,15 @@ pub(super) struct Acquisition {
     waiting: Option<Queued>,
     /// The parts whose plans are being carried out, in canonical order.
     preparing: VecDeque<Preparing>,
-    /// Why a part is not granted. The plans of the parts before it are still carried out, because they may fail as well.
+    /// The error of a part that is not granted. The plans of the parts before it are still carried out,
+    /// because they may fail as well.
     refused: Option<AcquireError>,
-    /// Which plan failed and why, the first one in canonical order. Those behind it begin nothing more.
+    /// The first failed plan in canonical order, with its error. Plans behind it begin no further step.
     failed: Option<(BufferId, AcquireError)>,
     items: SmallVec<[Item; 3]>,
-    /// Whether the thread that asks sleeps as long as the acquire waits.
+    /// Whether the polling thread sleeps while the acquire is pending.
     sleeps: bool,
-    /// Ends with this value, after everything else of it.
+    /// The tracing span. It is the last field, so that it ends after all others are dropped.
     span: Span,
 }
 
@@ -79,13 +82,13 @@ struct Preparing {
     part: Part,
     run: Run,
     grant: OwnerId,
-    /// Nothing in a future that is polled: its task may wait elsewhere meanwhile.
+    /// `None` in a polled future, whose task may wait elsewhere meanwhile.
     _carried: Option<Carried>,
 }
 
 impl Acquisition {
-    /// Creates an acquire that has requested nothing. `to_come` is in descending order of the buffers, and `items` in
-    /// the order of the request.
+    /// Creates an acquire that has requested nothing. `to_come` is in descending order of the buffers, and
+    /// `items` in the order of the request.
     pub(super) fn new(
         (kernel, arena, origin): (KernelId, ArenaId, &'static Location<'static>),
         to_come: SmallVec<[Part; 3]>,
@@ -109,7 +112,8 @@ impl Acquisition {
         }
     }
 
-    /// Counts what the polling thread holds as a thread's that sleeps meanwhile.
+    /// Marks the polling thread as one that sleeps while the acquire is pending, so that the order of its
+    /// buffers is checked.
     pub(super) fn of_a_sleeper(mut self) -> Self {
         self.sleeps = true;
         self
@@ -189,13 +193,14 @@ impl Acquisition {
         }
     }
 
-    /// Returns whether the next buffer may be asked for. Of the plans under way, the last one alone may have failed at its start.
+    /// Returns whether the next buffer may be requested. Of the plans in progress, only the last one can have
+    /// failed at its start.
     fn may_ask(&self) -> bool {
         let has_failed = self.preparing.back().is_some_and(|last| last.run.has_failed());
         self.waiting.is_none() && self.refused.is_none() && self.failed.is_none() && !has_failed
     }
 
-    /// Carries the plans on. Pending if one has copies under way, which happens only if `wait` has a waker.
+    /// Advances the plans. Pending if one has copies in flight, which happens only if `wait` has a waker.
     fn prepare(&mut self, wait: Wait<'_>) -> Poll<()> {
         let mut pending = 0;
         while pending < MOST_POLLED
@@ -261,7 +266,8 @@ impl Acquisition {
         self.granted.push(Grant::new(buffer, grant, self.arena, claims, handout, self.origin));
     }
 
-    /// Returns the grants in canonical order: some were made before others whose copies were under way.
+    /// Returns the grants in canonical order. They may have been made in another order, because copies end in
+    /// any order.
     fn take_grants(&mut self) -> Grants {
         let (mut granted, items) = (std::mem::take(&mut self.granted), std::mem::take(&mut self.items));
         granted.sort_by_key(|grant| grant.buffer.id());

@@ -24,8 +24,8 @@ impl RawBuffer {
     /// Gives poisoned bytes their last committed contents back.
     ///
     /// # Errors
-    /// [`AcquireError::Closed`]; [`AcquireError::NotRestorable`] if those contents are lost; [`AcquireError::Busy`]
-    /// while a kernel holds some of the bytes; [`AcquireError::OutOfRange`].
+    /// [`AcquireError::Closed`]; [`AcquireError::NotRestorable`] if those contents are lost;
+    /// [`AcquireError::Busy`] while a kernel holds some of the bytes; [`AcquireError::OutOfRange`].
     pub fn restore(&self, bytes: Range<u64>) -> Result<(), AcquireError> {
         let span = self.span(&bytes)?;
         let restored = self.0.change(|locked, _| {
@@ -49,7 +49,7 @@ impl RawBuffer {
     /// [`AcquireError::NoSuchArena`].
     pub fn free(&self, arena: ArenaId) -> Result<(), AcquireError> {
         self.0.platform.knows(arena)?;
-        // The work after every change frees the block, because the state does not know its storage any more.
+        // The block is freed after the change, because the state no longer refers to it.
         let freed = self.0.change(|locked, routes| locked.state.free(routes, arena));
         freed.map_err(|reason| {
             let (buffer, arena) = (self.0.name(), self.0.arena_name(arena));
@@ -57,22 +57,25 @@ impl RawBuffer {
         })
     }
 
-    /// Says that no kernel will use the buffer in `arena` until it is acquired there again. The storage is freed as soon
-    /// as nobody uses it and its contents are valid elsewhere: in this call, or later by whoever makes that true.
+    /// Declares that no kernel will use the buffer in `arena` until it is acquired there again. The storage
+    /// is freed as soon as it has no users and its contents are valid elsewhere: in this call, or in the
+    /// later call that makes this true.
     ///
-    /// Nothing is lost. Contents that are valid nowhere else are brought to main memory, on the calling thread. Those that
-    /// a kernel is using or waiting for are not brought. They keep the storage until a kernel elsewhere has read or
-    /// overwritten them. A program that wants no copy calls [`free`](Self::free), which is refused instead. Main memory
-    /// itself is freed when its contents are valid elsewhere.
+    /// No contents are lost. Those that are valid nowhere else are copied to main memory, on the calling
+    /// thread. Contents that a kernel is using or waiting for are not copied. They keep the storage until a
+    /// kernel elsewhere has read or overwritten them. [`free`](Self::free) never copies, but is refused
+    /// instead. Main memory itself is freed when its contents are valid elsewhere.
     ///
-    /// An arena that shares storage leaves it; the storage stays with those that still use it. Saying it twice changes
-    /// nothing, and an arena without storage has nothing to give up. A lost one gives its storage up anyway.
+    /// An arena that shares storage leaves its group; the storage stays for the other members. A second call
+    /// changes nothing, and an arena without storage has nothing to free. The storage of a lost arena is
+    /// freed in any case.
     ///
     /// # Errors
-    /// [`AcquireError::NotFreeable`] for storage of the application's own. [`AcquireError::Closed`],
+    /// [`AcquireError::NotFreeable`] for the application's own storage. [`AcquireError::Closed`],
     /// [`AcquireError::Wedged`], [`AcquireError::NoSuchArena`]. [`AcquireError::Unreachable`] or
-    /// [`AcquireError::DeviceLost`] if the only copy cannot be brought to main memory; the arena then stays as it was.
-    /// Errors of the copy, as of an acquire: the storage then stays until its contents are valid elsewhere.
+    /// [`AcquireError::DeviceLost`] if the only copy cannot be brought to main memory; the arena then stays
+    /// as it was. Errors of the copy, as of an acquire; the storage then stays until its contents are valid
+    /// elsewhere.
     #[track_caller]
     pub fn will_not_use(&self, arena: ArenaId) -> Result<(), AcquireError> {
         self.0.platform.knows(arena)?;
@@ -92,8 +95,8 @@ impl RawBuffer {
         }
     }
 
-    /// Lets `arena`, which has no storage, share the storage of `root`. Data then moves between the two by a change of
-    /// map state alone.
+    /// Makes `arena`, which has no storage, share the storage of `root`. Data then moves between the two by a
+    /// change of map state alone.
     ///
     /// # Errors
     /// [`AcquireError::NotBindable`] if no link binds the two, or if their state does not allow it;
@@ -115,22 +118,22 @@ impl RawBuffer {
         Run::new(self, plan.map_err(refused)?, Location::caller()).wait().map(|_| ())
     }
 
-    /// Refuses new and waiting requests, waits until the last grant and copy are gone, and frees all storage. Dropping
-    /// the last clone of a buffer does the same without waiting.
+    /// Refuses new and waiting requests, waits until the last grant and copy have ended, and frees all
+    /// storage. Dropping the last clone of a buffer does the same without waiting.
     ///
-    /// A thread deadlocks if it closes a buffer on which it holds a grant or an acquire in progress. The call never returns
-    /// if one of these was leaked. A [`Prefetch`](crate::Prefetch) that is kept is carried on to its end by this call. The
-    /// call also never returns in an arena that closes a buffer while freeing storage of that buffer. See
+    /// A thread deadlocks if it closes a buffer on which it holds a grant or an acquire in progress. The call
+    /// never returns if one of these was leaked. The call runs each unfinished [`Prefetch`](crate::Prefetch)
+    /// to its end. An arena deadlocks if it closes a buffer while freeing storage of that buffer. See
     /// [`close_timeout`](Self::close_timeout).
     pub fn close(&self) {
         self.0.close(None, || {});
     }
 
-    /// As [`close`](Self::close), for a limited time. The buffer refuses new requests even if the time was not enough.
+    /// As [`close`](Self::close), for a limited time. The buffer refuses new requests even after a timeout.
     ///
     /// # Errors
-    /// [`AcquireError::StillHeld`] with the grants that have not ended. Acquires and prefetches in progress are not among
-    /// them.
+    /// [`AcquireError::StillHeld`] with the grants that have not ended. Acquires and prefetches in progress
+    /// are not among them.
     pub fn close_timeout(&self, timeout: Duration) -> Result<(), AcquireError> {
         if self.0.close(Instant::now().checked_add(timeout), || {}) {
             return Ok(());
@@ -139,15 +142,15 @@ impl RawBuffer {
         Err(AcquireError::StillHeld { buffer, waited: timeout, outstanding })
     }
 
-    /// Returns whether the current thread holds a grant or a view of the buffer. A thread that does must not wait for others
-    /// that need the buffer.
+    /// Returns whether the current thread holds a grant or a view of the buffer. Such a thread must not wait
+    /// for other threads that need the buffer.
     #[must_use]
     pub fn is_held_here(&self) -> bool {
         held::holds(self.id())
     }
 
-    /// Returns whether the current thread holds a grant or a view of the buffer for writing. A thread that does must not wait for
-    /// others that read the buffer.
+    /// Returns whether the current thread holds a grant or a view of the buffer for writing. Such a thread
+    /// must not wait for other threads that read the buffer.
     #[must_use]
     pub fn is_held_for_writing_here(&self) -> bool {
         let held = held::grants(self.id());
@@ -155,8 +158,9 @@ impl RawBuffer {
         !held.is_empty() && self.0.read(|locked| locked.state.requestors().iter().any(is_mine))
     }
 
-    /// Returns the grants of the buffer that have not ended: their kernels and bytes, and the places of their acquires
-    /// if events are [recorded](crate::Platform::record). A grant that remains unexpectedly was leaked.
+    /// Returns the grants of the buffer that have not ended: their kernels and bytes, and the source
+    /// locations of their acquires if events are [recorded](crate::Platform::record). A grant that remains
+    /// unexpectedly was leaked.
     #[must_use]
     pub fn leaked_grants(&self) -> Vec<Outstanding> {
         self.0.outstanding()
@@ -167,8 +171,9 @@ impl RawBuffer {
         self.0.close(None, || drop(reading));
     }
 
-    /// Closes the buffer and returns the application's container in `arena`, with the latest contents. `reading` keeps them
-    /// there until all other users have left. If several callers ask, one of them gets the container.
+    /// Closes the buffer and returns the application's container in `arena`, with the latest contents.
+    /// `reading` keeps them there until all other users have left. If several callers do this, one of them
+    /// gets the container.
     pub(crate) fn close_taking(&self, reading: Grants, arena: ArenaId) -> Result<External, AcquireError> {
         self.0.close(None, || drop(reading));
         let (container, is_leaked) = self.0.change(|locked, _| {

@@ -20,14 +20,16 @@ use bytemuck::Pod;
 use std::fmt;
 
 impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
-    /// Closes the buffer and returns its latest contents, after all other grants and prefetches have ended. The result is the
-    /// application's own vector if the buffer was made from one, and a copy otherwise. It is also a copy if someone keeps a
-    /// block of it ([`Grants::block`](crate::Grants::block)). A grant or view that was leaked never ends, so the call never
-    /// returns; [`RawBuffer::close_timeout`](crate::RawBuffer::close_timeout) says what is held.
+    /// Closes the buffer and returns its latest contents, after all other grants and prefetches have ended.
+    /// The result is the application's own vector if the buffer was made from one, and a copy otherwise. It
+    /// is also a copy if a block over the vector is still in use ([`Grants::block`](crate::Grants::block)).
+    /// If a grant or view was leaked, the call never returns;
+    /// [`RawBuffer::close_timeout`](crate::RawBuffer::close_timeout) reports the grants.
     ///
     /// # Errors
-    /// As [`Buffer::read`]; the buffer is then unchanged. [`AcquireError::Closed`] if another caller got the vector
-    /// first. [`AcquireError::Wedged`] if an arena broke its contract meanwhile; the vector is then leaked.
+    /// As [`Buffer::read`]; the buffer is then unchanged. [`AcquireError::Closed`] if another caller got the
+    /// vector first. [`AcquireError::Wedged`] if an arena broke its contract meanwhile; the vector is then
+    /// leaked.
     #[track_caller]
     pub fn into_vec(self) -> Result<Vec<T>, AcquireError> {
         let view = self.read()?;
@@ -40,11 +42,13 @@ impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
         Ok(vec_of(container).expect("a container of this type, as just seen"))
     }
 
-    /// Closes the buffer and returns the container that was moved in, with the latest contents, as [`into_vec`](Self::into_vec)
-    /// does for vectors. If someone keeps a block of it, the result is a copy ([`Storage`]).
+    /// Closes the buffer and returns the container that was moved in, with the latest contents, as
+    /// [`into_vec`](Self::into_vec) does for vectors. If a block over it is still in use, the result is a
+    /// copy ([`Storage`]).
     ///
     /// # Errors
-    /// [`AcquireError::NoContainer`] if the buffer holds no such container; as [`into_vec`](Self::into_vec) otherwise.
+    /// [`AcquireError::NoContainer`] if the buffer holds no such container; as [`into_vec`](Self::into_vec)
+    /// otherwise.
     #[track_caller]
     pub fn into_storage<S: Storage<T>>(self) -> Result<S, AcquireError> {
         let arena = self.raw().external(|container| container.is::<Owned<T, S>>())?;
@@ -54,7 +58,7 @@ impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
         Ok(Owned::take_back(owned.expect("a container of this type, as just seen")))
     }
 
-    /// Makes a buffer over storage of the application, which holds its first contents.
+    /// Makes a buffer over the application's storage, which holds its initial contents.
     pub(crate) fn from_storage<S: Storage<T>>(platform: &Platform, storage: S) -> Result<Self, Unstored<S>> {
         if size_of::<T>() == 0 {
             return Err(Unstored { cause: ConfigError::ZeroSized, storage });
@@ -70,26 +74,27 @@ impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
         Ok(Self::of(raw, len / size_of::<T>() as u64))
     }
 
-    /// Moves a vector into a buffer that exists. Its elements become the contents of the whole buffer, as if a kernel of
-    /// the host had overwritten it. Main memory must have no storage for the buffer yet. Nothing is copied, and
-    /// [`into_vec`](Self::into_vec) returns the same vector with the latest contents.
+    /// Moves a vector into a buffer that exists. Its elements become the contents of the whole buffer, as if
+    /// a kernel of the host had overwritten it. Main memory must have no storage for the buffer yet. Nothing
+    /// is copied, and [`into_vec`](Self::into_vec) returns the same vector with the latest contents.
     ///
-    /// It does not wait: a kernel that holds some of the elements, and a request that waits, are in the way.
+    /// The call does not wait. It fails while a kernel holds some of the elements or a request waits.
     ///
     /// # Errors
     /// [`Unattached`] with the storage. Its cause is [`AcquireError::NotAttachable`] with an
-    /// [`AttachRefusal`], [`AcquireError::Alloc`] if the arena does not take the storage, or
+    /// [`AttachRefusal`], [`AcquireError::Alloc`] if the arena refuses the storage, or
     /// [`AcquireError::NoArena`] if the platform has no main memory.
     ///
     /// # Source
-    /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.1: external allocation.
+    /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.1: external
+    /// allocation.
     pub fn attach_external<S: Storage<T>>(&self, storage: S) -> Result<(), Unattached<S>> {
         self.attach(storage, Brings::Contents)
     }
 
-    /// As [`attach_external`](Self::attach_external), but the vector only serves as storage. The contents of the buffer
-    /// stay as they are, poisoned and unwritten ones included. They are brought into the vector when the host next needs
-    /// them. Kernels on devices and waiting requests are not in the way.
+    /// As [`attach_external`](Self::attach_external), but the vector only serves as storage. The contents of
+    /// the buffer stay as they are, poisoned and unwritten ones included. They are copied into the vector
+    /// when the host next needs them. Kernels on devices and waiting requests do not prevent this call.
     ///
     /// # Errors
     /// As [`attach_external`](Self::attach_external).
@@ -133,10 +138,10 @@ impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
     }
 }
 
-/// Storage of the application as an arena's block, with the container that keeps it.
+/// An application's storage as an arena's block, with the container that owns it.
 type Blocked<T, S> = (Arc<Owned<T, S>>, HostMemory, BlockRef);
 
-/// Makes a block of storage of the application. Returns the storage if the arena does not take it.
+/// Makes a block over the application's storage. Returns the storage if the arena refuses it.
 fn blocked<T: Pod + fmt::Debug + Send + Sync, S: Storage<T>>(
     platform: &Platform,
     home: ArenaId,
@@ -155,14 +160,14 @@ fn blocked<T: Pod + fmt::Debug + Send + Sync, S: Storage<T>>(
     }
 }
 
-/// Returns an arena's block over storage of the application, if the block keeps the contract.
+/// Returns an arena's block over the application's storage, if the block keeps the contract.
 fn attached(platform: &Platform, home: ArenaId, storage: &Backing) -> Result<BlockRef, AllocError> {
     let arena = platform.desc(home).name.clone();
     let attached = guard(|| platform.arena(home).attach(storage));
     let block =
         attached.unwrap_or_else(|message| Err(AllocError::Panicked { arena: arena.clone(), message }))?;
     let mut new = NewBlock::new(block);
-    // Asking the block runs the arena's code, which may panic or lie.
+    // Calls to the block run the arena's code, which may panic or lie.
     let wrong = if !new.is_new() {
         AllocError::NotNew { arena }
     } else if !guard(|| new.is_over(Some(storage))).unwrap_or_default() {
@@ -176,7 +181,7 @@ fn attached(platform: &Platform, home: ArenaId, storage: &Backing) -> Result<Blo
     Err(wrong)
 }
 
-/// Returns whether a container is one that [`vec_of`] returns.
+/// Returns whether [`vec_of`] can convert a container.
 fn is_vec_of<T: Pod + fmt::Debug + Send + Sync>(container: &External) -> bool {
     container.is::<Owned<T, Vec<T>>>() || container.is::<Owned<T, Box<[T]>>>()
 }

@@ -10,9 +10,9 @@ use std::task::{Context, Poll};
 
 /// Grants whose kernel is running.
 ///
-/// As a future it completes at the kernel's end and returns the grants, to be released. Dropping it waits for the
-/// kernel, so that no other user is admitted earlier. The drop commits nothing: the bytes that the kernel was to write
-/// count as failed.
+/// As a future it completes at the kernel's end and returns the grants, to be released. Dropping it waits for
+/// the kernel, so that no other user is admitted earlier. The drop commits nothing: the bytes that the kernel
+/// was to write count as failed.
 #[derive(Debug)]
 #[must_use = "dropping it waits for the kernel and commits nothing"]
 pub struct InFlight {
@@ -34,8 +34,9 @@ impl InFlight {
         self.ended(ended)
     }
 
-    /// Returns whether the kernel is known to have ended, so that [`wait`](Self::wait) returns at once. It takes next to no
-    /// time. `false` also where the framework cannot be asked ([`Fence::has_ended`]), or panics.
+    /// Returns whether the kernel is known to have ended, so that [`wait`](Self::wait) returns at once. This
+    /// call is cheap. It also returns `false` if the framework cannot be polled ([`Fence::has_ended`]) or
+    /// panics.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         let ended = |kernel: &Fence| guard(|| kernel.has_ended()).unwrap_or(false);

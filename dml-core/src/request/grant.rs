@@ -2,10 +2,12 @@
 //!
 //! A grant is a transaction. [`release`](Grants::release) commits it. A drop without release rolls it back:
 //!
-//! | what the holder took from the grant | what a drop does |
+//! | taken from the grant | effect of a drop |
 //! |---|---|
 //! | nothing, views, or slices for reading only | nothing: the contents stay as they were |
-//! | storage for writing | it waits until launched work can no longer touch the storage, then poisons the bytes granted for writing. They can be [restored](crate::RawBuffer::restore) if the old contents survive |
+//! | storage for writing | waits for launched work, then poisons the bytes granted for writing |
+//!
+//! Poisoned bytes can be [restored](crate::RawBuffer::restore) if the old contents survive.
 
 use crate::base::access::{Access, Claim, Claims};
 use crate::base::guard::{guard, quietly};
@@ -42,11 +44,11 @@ pub(crate) struct Grant {
     block: Option<BlockRef>,
     /// The block as host memory, if the block is host memory.
     lease: Option<Lease>,
-    /// Whether storage was handed out that the holder may write.
+    /// Whether storage was handed out for writing.
     is_written: AtomicBool,
     /// Whether the block was handed out, so that work may have been launched on it.
     is_launched_on: AtomicBool,
-    /// Whether the arena kept a transfer of the granted bytes, which it could still carry out.
+    /// Whether the arena kept a transfer of the granted bytes, and may still carry it out.
     is_broken: AtomicBool,
     held_by: held::Holding,
     acquired_at: &'static Location<'static>,
@@ -120,7 +122,7 @@ impl Grant {
         }
     }
 
-    /// Returns whether bytes were granted for overwriting: they cannot be clean.
+    /// Returns whether bytes were granted for overwriting, so that they cannot be clean.
     fn overwrites(&self) -> bool {
         self.claims.iter().any(|claim| claim.access == Access::WriteInvalidate)
     }
@@ -129,13 +131,14 @@ impl Grant {
         self.end(outcome, PoisonedEnd::Failed)
     }
 
-    /// Ends the grant; `end` is how it does so if that poisons its bytes.
+    /// Ends the grant. `end` is the recorded cause if this poisons its bytes.
     fn end(&mut self, outcome: Outcome, end: PoisonedEnd) -> Result<(), AcquireError> {
         if outcome == Outcome::Clean && self.overwrites() {
             return Err(AcquireError::NotClean { buffer: self.buffer.name() });
         }
         self.open = false;
-        // The storage must be unshared before the machine learns of the release, because closing hands it on (I-24).
+        // The storage must be unshared before the release is reported to the machine, because closing the
+        // buffer returns it to the application (I-24).
         self.lease = None;
         quietly(self.block.take());
         // This comes before any request is woken, because a waker may acquire.
@@ -157,7 +160,7 @@ impl Grant {
         Ok(())
     }
 
-    /// Refuses if an arena may still touch the bytes.
+    /// Returns an error if an arena may still touch the bytes.
     fn expect_whole(&self) -> Result<(), ViewError> {
         match self.is_broken.load(Ordering::Relaxed) {
             true => Err(ViewError::Wedged { buffer: self.buffer.name() }),
@@ -165,7 +168,8 @@ impl Grant {
         }
     }
 
-    /// Returns the block and the bytes of a region for a transfer that this thread waits for: nothing is launched on them.
+    /// Returns the block and the bytes of a region, for a transfer that this thread waits for. This does not
+    /// count as a launch.
     fn moved(
         &self,
         region: &impl Region,
@@ -180,7 +184,7 @@ impl Grant {
             return Err(ViewError::NotWritable { buffer: self.buffer.name(), span });
         }
         self.used();
-        // Of no bytes nothing is written.
+        // An empty region writes nothing.
         if access.writes() && !span.is_empty() {
             self.written();
         }
@@ -217,9 +221,9 @@ pub(crate) struct Item {
 
 /// Access to all buffers of one request, as a transaction that is [committed](Self::release) or rolled back.
 ///
-/// A drop without [`release`](Self::release), [`clean`](Self::clean) or [`failed`](Self::failed) commits nothing, so an
-/// early return is safe. If storage was taken for writing, the drop counts as a failure, after launched work can no
-/// longer touch the storage. Otherwise the contents stay as they were.
+/// A drop without [`release`](Self::release), [`clean`](Self::clean) or [`failed`](Self::failed) commits
+/// nothing, so an early return is safe. If storage was taken for writing, the drop counts as a failure, after
+/// launched work can no longer touch the storage. Otherwise the contents stay as they were.
 #[derive(Debug)]
 #[must_use = "dropping it rolls back: nothing is committed without release()"]
 pub struct Grants {
@@ -227,7 +231,7 @@ pub struct Grants {
     grants: Vec<Grant>,
     /// The items in the order of the request.
     items: SmallVec<[Item; 3]>,
-    /// Whether a launcher said that it launches.
+    /// Whether a launcher has launched under these grants.
     has_launched: bool,
 }
 
@@ -236,8 +240,9 @@ impl Grants {
         Self { grants, items, has_launched: false }
     }
 
-    /// Says that something is launched under these grants, and returns whether it is the first launch. A later one may depend on it, so no
-    /// other may run beside those before it, see [`Launch::is_independent`](crate::Launch::is_independent).
+    /// Records a launch under these grants, and returns whether it is the first one. Only the first one may
+    /// run concurrently with earlier launches, because later ones may depend on it: see
+    /// [`Launch::is_independent`](crate::Launch::is_independent).
     pub fn launches_first(&mut self) -> bool {
         !std::mem::replace(&mut self.has_launched, true)
     }
@@ -259,14 +264,14 @@ impl Grants {
         &self.grants[found.expect("every item has a grant")]
     }
 
-    /// Returns the buffers with the ids of their grants, in canonical order. No two grants of a buffer have one id, so whoever
-    /// lends grants can tell whether it got the same ones back.
+    /// Returns the buffers with the ids of their grants, in canonical order. No two grants of a buffer have
+    /// the same id, so a caller that lends grants can check that it got the same ones back.
     pub fn ids(&self) -> impl Iterator<Item = (BufferId, OwnerId)> + '_ {
         self.grants.iter().map(|grant| (grant.buffer.id(), grant.id))
     }
 
-    /// Returns the block and the bytes of a region, for code that launches work on the storage. The region must be
-    /// granted, and for writing if `access` writes. The block is `None` if no bytes were requested.
+    /// Returns the block and the bytes of a region, for code that launches work on the storage. The region
+    /// must be granted, and for writing if `access` writes. The block is `None` if no bytes were requested.
     ///
     /// # Errors
     /// [`ViewError::NotGranted`], [`ViewError::OutsideGrant`], [`ViewError::NotWritable`].
@@ -281,8 +286,8 @@ impl Grants {
         Ok(granted)
     }
 
-    /// Prepares the grants for another thread, which becomes their holder when it uses them. Until then no thread
-    /// counts as the holder, so this thread may wait for any buffer.
+    /// Prepares the grants for another thread, which becomes their holder when it uses them. Until then no
+    /// thread counts as the holder, so this thread may wait for any buffer.
     pub fn hand_over(self) -> Self {
         self.grants.iter().for_each(|grant| grant.held_by.ended(grant.buffer.id(), grant.id));
         self
@@ -299,8 +304,8 @@ impl Grants {
         Ok(grant.block.as_ref())
     }
 
-    /// Returns the framework's own handle of the whole storage: an address, a `cl_mem`, a device pointer. Offsets in it
-    /// are those of the buffer. The handle is `None` if no bytes were requested.
+    /// Returns the framework's own handle of the whole storage: an address, a `cl_mem`, a device pointer.
+    /// Offsets in it are those of the buffer. The handle is `None` if no bytes were requested.
     ///
     /// # Errors
     /// [`ViewError::NotGranted`]; [`ViewError::NoHandle`] if the arena's block panics.
@@ -320,7 +325,8 @@ impl Grants {
     /// Returns granted bytes as elements, on the host.
     ///
     /// # Errors
-    /// [`ViewError`] if the bytes are not granted, are not on the host, or are no whole number of aligned elements.
+    /// [`ViewError`] if the bytes are not granted, are not on the host, or are no whole number of aligned
+    /// elements.
     pub fn slice<T: Pod>(&self, region: &impl Region) -> Result<&[T], ViewError> {
         let grant = self.of(region.buffer())?;
         let span = grant.granted_span(region)?;
@@ -332,7 +338,8 @@ impl Grants {
         lease.slice(span).map_err(|error| cast_error(grant.buffer.name(), span, error))
     }
 
-    /// Returns granted bytes as mutable elements, on the host. For several buffers at once see [`Grants::views`].
+    /// Returns granted bytes as mutable elements, on the host. For several buffers at once see
+    /// [`Grants::views`].
     ///
     /// # Errors
     /// As [`Grants::slice`], and [`ViewError::NotWritable`].
@@ -356,8 +363,8 @@ impl Grants {
         lease.slice_mut(span).map_err(|error| cast_error(buffer.name(), span, error))
     }
 
-    /// Returns one view per requested item, in the order of the request. A kernel can then read some items while it
-    /// writes others.
+    /// Returns one view per requested item, in the order of the request. A kernel can then read some items
+    /// while it writes others.
     ///
     /// # Errors
     /// [`ViewError::Aliased`] if two items share bytes and one of them writes; [`ViewError::NotHost`].
@@ -382,9 +389,9 @@ impl Grants {
     /// Copies `bytes` into granted bytes of any device through its arena, and waits for the copy.
     ///
     /// # Errors
-    /// [`AcquireError::View`] if the bytes are not granted for writing, or `bytes` has another length, and nothing is
-    /// written then. [`AcquireError::CopyFailed`] and [`AcquireError::ArenaContract`]: nobody knows what the bytes are, so the grants are to be dropped or
-    /// to end as [failed](Self::failed), which poisons them.
+    /// [`AcquireError::View`] if the bytes are not granted for writing, or `bytes` has another length, and
+    /// nothing is written then. After [`AcquireError::CopyFailed`] and [`AcquireError::ArenaContract`], the
+    /// bytes are unknown. Drop the grants or end them as [failed](Self::failed), which poisons the bytes.
     pub fn write_bytes(&mut self, region: &impl Region, bytes: &[u8]) -> Result<(), AcquireError> {
         let memory = HostMemory::holding(bytes.to_vec());
         self.by_arena(region, Access::WriteInvalidate, Some(memory.len()), |arena, block, span, loan| {
@@ -396,7 +403,8 @@ impl Grants {
     /// Copies granted bytes of any device to the host through its arena, and returns them.
     ///
     /// # Errors
-    /// [`AcquireError::View`] if the bytes are not granted; [`AcquireError::CopyFailed`]; [`AcquireError::ArenaContract`].
+    /// [`AcquireError::View`] if the bytes are not granted; [`AcquireError::CopyFailed`];
+    /// [`AcquireError::ArenaContract`].
     pub fn read_bytes(&self, region: &impl Region) -> Result<Vec<u8>, AcquireError> {
         let mut read = None;
         self.by_arena(region, Access::ReadOnly, None, |arena, block, span, loan| {
@@ -407,19 +415,21 @@ impl Grants {
         Ok(read.map_or_else(Vec::new, |memory| memory.bytes().to_vec()))
     }
 
-    /// Copies granted bytes of any device through its arena into granted bytes on the host, of `to`, and waits for the copy.
+    /// Copies granted bytes of any device through its arena into granted bytes on the host, of `to`, and
+    /// waits for the copy.
     ///
     /// # Errors
-    /// [`AcquireError::View`] if the bytes are not granted, `target` not for writing, not on the host or of another length, and nothing is
-    /// written then. [`AcquireError::CopyFailed`] and [`AcquireError::ArenaContract`]: nobody knows what `target` holds, so `to` is to be dropped or to end
-    /// as [failed](Self::failed), which poisons it. An arena that keeps the request wedges both buffers.
+    /// [`AcquireError::View`] if the bytes are not granted, or if `target` is not granted for writing, is not
+    /// on the host or has another length. Nothing is written then. After [`AcquireError::CopyFailed`] and
+    /// [`AcquireError::ArenaContract`], the contents of `target` are unknown. Drop `to` or end it as
+    /// [failed](Self::failed), which poisons `target`. An arena that keeps the request wedges both buffers.
     pub fn read_bytes_to(
         &self,
         region: &impl Region,
         to: &mut Self,
         target: &impl Region,
     ) -> Result<(), AcquireError> {
-        // Foreign regions may name others each time they are asked.
+        // A foreign region may return another buffer at each call.
         let (from, into) = (region.buffer(), target.buffer());
         let viewed = |buffer: &RawBuffer| {
             let buffer = buffer.name();
@@ -445,14 +455,14 @@ impl Grants {
             *to = grant.buffer.0.arena_name(grant.arena);
         }
         if let Err(AcquireError::ArenaContract { breach: Breach::StillLent, .. }) = copied {
-            // The arena may write there whenever it likes.
+            // The arena may write there at any time.
             grant.is_broken.store(true, Ordering::Relaxed);
             grant.buffer.0.wedge_lent();
         }
         copied
     }
 
-    /// Lets the arena transfer granted bytes, and waits for the transfer.
+    /// Transfers granted bytes through their arena, and waits for the transfer.
     fn by_arena(
         &self,
         region: &impl Region,
@@ -460,7 +470,7 @@ impl Grants {
         given_bytes: Option<u64>,
         transfer: impl FnOnce(&dyn Arena, &BlockRef, Span, &Loan) -> Result<Fence, TransferError>,
     ) -> Result<(), AcquireError> {
-        // A foreign region may name another buffer each time it is asked.
+        // A foreign region may name another buffer at each call.
         let asked = region.buffer();
         let viewed = |cause| AcquireError::View { buffer: asked.name(), cause };
         let grant = self.of(asked).map_err(viewed)?;
@@ -476,7 +486,7 @@ impl Grants {
             false => done.and_then(|bytes| moved_all(span.len(), bytes)),
         };
         if done.is_err() {
-            // Nobody has said that the arena has ended it.
+            // The arena may not have ended the transfer.
             grant.launched_on();
             buffer.platform().notice_losses();
         }
@@ -509,12 +519,14 @@ impl Grants {
     /// Ends access and commits the bytes granted for writing.
     ///
     /// # Errors
-    /// [`AcquireError::DeviceLost`] if a device was lost meanwhile; the bytes granted for writing are then poisoned.
+    /// [`AcquireError::DeviceLost`] if a device was lost meanwhile; the bytes granted for writing are then
+    /// poisoned.
     pub fn release(self) -> Result<(), AcquireError> {
         self.end(Outcome::Done)
     }
 
-    /// Ends access of a kernel that never started, although its storage was handed out. The contents stay as they were.
+    /// Ends access of a kernel that never started, although its storage was handed out. The contents stay as
+    /// they were.
     ///
     /// # Errors
     /// None that a caller could act on. The return type is that of the sibling methods.
@@ -522,8 +534,8 @@ impl Grants {
         self.end(Outcome::NotStarted)
     }
 
-    /// Ends access after a failed kernel. The bytes granted for writing are poisoned, after launched work can no longer
-    /// touch them.
+    /// Ends access after a failed kernel. The bytes granted for writing are poisoned, after launched work can
+    /// no longer touch them.
     ///
     /// # Errors
     /// None that a caller could act on. The return type is that of the sibling methods.
@@ -531,17 +543,18 @@ impl Grants {
         self.end(Outcome::Failed)
     }
 
-    /// Ends access of a kernel that wrote nothing, although it was permitted to. The contents stay as they were.
+    /// Ends access of a kernel that wrote nothing, although it was permitted to. The contents stay as they
+    /// were.
     ///
     /// # Errors
-    /// [`AcquireError::NotClean`] if bytes were granted for overwriting. They then count as failed, because their
-    /// contents are unknown. The other buffers are released as clean.
+    /// [`AcquireError::NotClean`] if bytes were granted for overwriting. They then count as failed, because
+    /// their contents are unknown. The other buffers are released as clean.
     pub fn clean(self) -> Result<(), AcquireError> {
         self.end(Outcome::Clean)
     }
 
-    /// Asks for lost devices after a kernel failed. Every buffer then learns of a loss before the grants end, so no
-    /// waiting request is admitted to a lost memory.
+    /// Declares lost devices after a kernel failed, before the grants end. No waiting request is then
+    /// admitted to a lost memory.
     pub(super) fn notice_losses(&self) {
         if let Some(grant) = self.grants.first() {
             grant.buffer.platform().notice_losses();
@@ -564,8 +577,8 @@ impl Grants {
         result
     }
 
-    /// Ends access as a drop does, because what was done with it failed: the contents stay as they were, or are poisoned where
-    /// storage was taken for writing.
+    /// Ends access after a failed use, as a drop does. The contents stay as they were, or are poisoned where
+    /// storage was taken for writing. Later errors report the poisoning grant as failed, not as dropped.
     pub fn roll_back(mut self) {
         self.wait_for_tail();
         while let Some(mut grant) = self.grants.pop() {
@@ -573,8 +586,8 @@ impl Grants {
         }
     }
 
-    /// Waits until launched work can no longer touch the storage. If the arena fails to report the end, there is
-    /// nothing more to wait for.
+    /// Waits until launched work can no longer touch the storage. If the arena fails to report the end, there
+    /// is nothing more to wait for.
     fn wait_for_tail(&self) {
         if let Some(grant) = self.grants.iter().find(|grant| grant.is_launched_on()) {
             let arena = grant.buffer.platform().arena(grant.arena);
@@ -611,7 +624,8 @@ impl Drop for Grants {
     }
 }
 
-/// Returns whether claims whose access satisfies `serves` cover every byte of a span. Claims are sorted and disjoint.
+/// Returns whether claims whose access satisfies `serves` cover every byte of a span. Claims are sorted and
+/// disjoint.
 fn covers(claims: &[Claim], span: Span, serves: impl Fn(Access) -> bool) -> bool {
     let mut next = span.start();
     let first = claims.partition_point(|claim| claim.span.end() <= next);
@@ -628,7 +642,7 @@ fn covers(claims: &[Claim], span: Span, serves: impl Fn(Access) -> bool) -> bool
 fn aliased(items: &[Item]) -> Option<(BufferId, Span)> {
     let mut sorted: SmallVec<[&Item; 3]> = items.iter().filter(|item| !item.claim.span.is_empty()).collect();
     sorted.sort_by_key(|item| (item.buffer, item.claim.span));
-    // Of the earlier items, the one that reaches furthest, and of the earlier writers likewise.
+    // The earlier item that ends last, and the earlier writer that ends last.
     let (mut any, mut writer): (Option<&Item>, Option<&Item>) = (None, None);
     for item in sorted {
         let rival = if item.claim.access.writes() { any } else { writer };
@@ -667,7 +681,7 @@ pub(crate) fn cast_error(buffer: BufferName, span: Span, error: CastError) -> Vi
 mod tests {
     use super::*;
 
-    /// Every three items of four bytes, against every pair of them.
+    /// Compares every three items of a four-byte buffer with the result for each pair of them.
     #[test]
     fn i01_views_alias_where_two_items_share_bytes_and_one_writes() {
         let spans = (0..4).flat_map(|start| (start..=4).map(move |end| Span::new(start, end)));
@@ -687,7 +701,7 @@ mod tests {
             let found = aliased(&[first, second, third]);
             assert_eq!(found.is_some(), pairs.iter().any(Option::is_some), "{first:?} {second:?} {third:?}");
             assert!(found.is_none_or(|(_, span)| pairs.contains(&Some(span))), "{found:?} of {pairs:?}");
-            // Those of another buffer share nothing with them.
+            // Items of another buffer share no bytes with them.
             let elsewhere = Item { buffer: BufferId(2), ..second };
             let apart = aliased(&[first, elsewhere, third]);
             assert_eq!(apart.is_some(), pairs[1].is_some(), "{first:?} {elsewhere:?} {third:?}");

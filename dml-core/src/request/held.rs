@@ -1,9 +1,11 @@
-//! The buffers that the current thread holds, to detect an [`AcquireError::OrderViolation`](crate::AcquireError).
+//! The buffers that the current thread holds, to detect an
+//! [`AcquireError::OrderViolation`](crate::AcquireError).
 //!
-//! The holder of a grant is the thread that used it last, initially the thread that acquired it. A grant that was
-//! [handed over](crate::Grants::hand_over) has no holder until its next use. If another thread uses or releases a
-//! grant, the old holder's list still contains it. The other thread then leaves a note, and the list is checked against
-//! these notes before a violation is reported. A thread that has ended has no list and holds nothing.
+//! The holder of a grant is the thread that used it last, initially the thread that acquired it. A grant that
+//! was [handed over](crate::Grants::hand_over) has no holder until its next use. If another thread uses or
+//! releases a grant, the old holder's list still contains it. The other thread then leaves a note, and the
+//! list is checked against these notes before a violation is reported. A thread that has ended has no list
+//! and holds nothing.
 
 use crate::base::id::{BufferId, OwnerId};
 use crate::base::sync::{StaticMutex, thread_local};
@@ -15,7 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 type Entry = (BufferId, OwnerId);
 
-/// How often each entry is there. A thread that loses a grant and uses it again has it twice until it learns of the loss.
+/// The number of occurrences of each entry. A thread that loses a grant and uses it again lists it twice,
+/// until it reads the note of the loss.
 type Entries = BTreeMap<Entry, u32>;
 
 /// Notes per living thread: grants on its list that other threads have taken over or ended.
@@ -26,7 +29,7 @@ static NEXT_HOLDER: AtomicU64 = AtomicU64::new(NOBODY + 1);
 /// The holder id of a grant without a holder.
 const NOBODY: u64 = 0;
 
-/// The smallest list length at which the notes of other threads are read.
+/// Minimum list length at which a thread reads the notes of other threads.
 const TIDY_AT: usize = 64;
 
 /// The id of the thread that holds a grant.
@@ -70,7 +73,8 @@ impl Holding {
     }
 }
 
-/// A buffer whose plan a thread carries out in a call. Foreign code that the call runs must not wait for it on this thread.
+/// A buffer whose plan a thread carries out in a call. Foreign code that the call runs must not wait for this
+/// buffer on the same thread.
 #[derive(Debug)]
 pub(crate) struct Carried {
     buffer: BufferId,
@@ -103,12 +107,12 @@ struct List {
 }
 
 impl List {
-    /// Adds an entry once more.
+    /// Adds one occurrence of an entry.
     fn add(&mut self, entry: Entry) {
         *self.entries.entry(entry).or_default() += 1;
     }
 
-    /// Removes an entry `times` times, or as often as it is there.
+    /// Removes up to `times` occurrences of an entry.
     fn remove(&mut self, entry: Entry, times: u32) {
         if let MapEntry::Occupied(mut there) = self.entries.entry(entry) {
             match there.get().saturating_sub(times) {
@@ -154,8 +158,8 @@ fn is_here(holder: u64) -> bool {
     HELD.try_with(|held| held.holder == holder).unwrap_or(false)
 }
 
-/// Adds a grant to this thread's list and returns the thread's id. A thread that is ending has no list and returns
-/// `NOBODY`.
+/// Adds a grant to this thread's list and returns the thread's id. A thread that is ending has no list, and
+/// returns the id of a grant without a holder.
 fn add(entry: Entry) -> u64 {
     let added = HELD.try_with(|held| {
         let mut list = held.list.borrow_mut();
@@ -244,7 +248,7 @@ mod tests {
         assert!(!noted());
     }
 
-    /// A thread that hands all of its grants to others never hears of their release.
+    /// A thread that hands all of its grants to others is never notified of their release.
     #[test]
     fn the_list_does_not_outgrow_what_is_held() {
         let length = || HELD.with(|held| held.list.borrow().entries.len());
@@ -298,11 +302,11 @@ mod tests {
         }
         assert_eq!(at_or_after(low), Some(high));
         elsewhere(|| holding.used_here(high, OwnerId(1)));
-        assert_eq!(at_or_after(low), None, "it went as often as it came");
+        assert_eq!(at_or_after(low), None, "each hand-over ended one occurrence");
     }
 
-    /// Ends and hand-overs in the order of the acquires, and a look at the list for each. A cost that grows with what is held
-    /// shows as a test that takes minutes.
+    /// Ends grants in the order of their acquires, and checks the list before each end. A cost per step that
+    /// grows with the list makes the test take minutes.
     #[test]
     fn very_many_grants_end_in_the_order_of_their_acquires() {
         const MANY: u64 = 500_000;

@@ -1,4 +1,4 @@
-//! What a kernel is launched with: one vocabulary of arguments for every framework.
+//! Launches of kernels, with one set of argument types for every framework.
 //!
 //! ```text
 //!   a kernel's arguments ─┐
@@ -6,7 +6,8 @@
 //!   the shape of an item ─┘                 ▲
 //!                              Grants ──────┘ storage of the buffers, or views of them
 //! ```
-//! A launch is plain data. It names buffers, and a launcher takes their storage from the grants that come along.
+//! A launch is plain data. It names buffers, and a launcher takes their storage from the grants that are
+//! passed with it.
 
 use crate::base::access::Access;
 use crate::base::sync::Arc;
@@ -89,13 +90,13 @@ impl Scalar {
     }
 }
 
-/// A scalar has another type than its reader wants.
+/// A scalar has another type than the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[error("the scalar is {given:?}, not {wanted}")]
 pub struct WrongScalar {
     /// The scalar.
     pub given: Scalar,
-    /// The type that was wanted.
+    /// The expected type.
     pub wanted: &'static str,
 }
 
@@ -116,12 +117,13 @@ pub enum LaunchArg {
     Scalar(Scalar),
     /// A value of any other type, as its bytes.
     Bytes(Arc<[u8]>),
-    /// Memory of each work-group, in bytes. Frameworks without work-groups pass nothing in its place.
+    /// The size of each work-group's local memory, in bytes. Frameworks without work-groups pass nothing in
+    /// its place.
     Local(u64),
 }
 
 impl LaunchArg {
-    /// Returns what the argument is, for errors.
+    /// Describes the argument, for errors.
     #[must_use]
     pub fn describe(&self) -> String {
         match self {
@@ -136,42 +138,45 @@ impl LaunchArg {
 /// How the work-items of one item are laid out, and in which groups they run.
 ///
 /// # Shape and units
-/// All numbers count work-items. One dimension is that of the items, the last one unless [`along`](Self::along) says otherwise: an
-/// item is one work-item, a row of them, or a plane. `get_global_id` of that dimension is the item's number.
+/// All sizes count work-items. Items are numbered along one dimension: the last one, or the one set with
+/// [`along`](Self::along). An item is one work-item, a row of them, or a plane. `get_global_id` of that
+/// dimension returns the item's number.
 ///
-/// A group size of zero along a dimension leaves that size to the framework. A kernel must then accept any size, and
-/// work-items past the last item, as with a size of its own.
+/// A group size of zero along a dimension leaves that size to the framework. A kernel must then accept any
+/// size. As with a fixed size, it must accept work-items past the last item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemShape {
     dimensions: usize,
     /// The dimension of the items.
     axis: usize,
-    /// The sizes of an item, one along its own dimension.
+    /// The size of an item along each dimension, which is 1 along `axis`.
     inner: [u64; 3],
     local: [u64; 3],
 }
 
 impl ItemShape {
-    /// One work-item per item, in groups of `local`.
+    /// Returns a shape with one work-item per item, in groups of `local`.
     #[must_use]
     pub const fn line(local: u64) -> Self {
         Self { dimensions: 1, axis: 0, inner: [1; 3], local: [local, 1, 1] }
     }
 
-    /// A row of `columns` work-items per item, in groups of so many columns and rows.
+    /// Returns a shape with a row of `columns` work-items per item. `local` is a group's number of columns
+    /// and rows.
     #[must_use]
     pub const fn rows(columns: u64, local: [u64; 2]) -> Self {
         Self { dimensions: 2, axis: 1, inner: [columns, 1, 1], local: [local[0], local[1], 1] }
     }
 
-    /// A plane of so many columns and rows per item, in groups of so many columns, rows and planes.
+    /// Returns a shape with a plane of work-items per item. `plane` is its number of columns and rows.
+    /// `local` is a group's number of columns, rows and planes.
     #[must_use]
     pub const fn planes(plane: [u64; 2], local: [u64; 3]) -> Self {
         Self { dimensions: 3, axis: 2, inner: [plane[0], plane[1], 1], local }
     }
 
-    /// Makes another dimension that of the items. The others keep their order: rows along dimension 0 have their columns along
-    /// dimension 1. `None` if there is no such dimension.
+    /// Sets the dimension along which items are numbered. The others keep their order: rows along dimension 0
+    /// have their columns along dimension 1. Returns `None` if there is no such dimension.
     ///
     /// ```
     /// use dml_core::ItemShape;
@@ -197,19 +202,20 @@ impl ItemShape {
         Some(self)
     }
 
-    /// The dimension of the items, from 0.
+    /// Returns the dimension along which items are numbered, from 0.
     #[must_use]
     pub const fn axis(&self) -> usize {
         self.axis
     }
 
-    /// The number of dimensions: 1, 2 or 3.
+    /// Returns the number of dimensions: 1, 2 or 3.
     #[must_use]
     pub const fn dimensions(&self) -> usize {
         self.dimensions
     }
 
-    /// The sizes of a work-group: zero where the framework chooses, one along the dimensions that there are not.
+    /// Returns the size of a work-group along each dimension: 0 if the framework chooses it, 1 beyond the
+    /// last dimension.
     #[must_use]
     pub const fn local(&self) -> [u64; 3] {
         self.local
@@ -232,21 +238,21 @@ impl ItemShape {
     }
 }
 
-/// One launch of a kernel: for which items, and with what.
+/// One launch of a kernel: its items, their layout and its arguments.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Launch<'a> {
     /// The items to compute.
     pub items: &'a Range<u64>,
-    /// The number of items of the whole run, at least `items.end`. Launchers number work-groups within the whole, so that
-    /// a kernel cannot tell a part from the whole.
+    /// The number of items of the whole run, at least `items.end`. Launchers number work-groups within the
+    /// whole, so that a kernel cannot tell a part from the whole.
     pub total: u64,
     /// The layout of their work-items.
     pub shape: &'a ItemShape,
     /// The arguments, in the order of the kernel's signature.
     pub arguments: &'a [LaunchArg],
-    /// Whether it may run beside the launches before it. Launches under the same grants run in their order all the same: a launcher that
-    /// makes use of this asks [`Grants::launches_first`].
+    /// Whether the launch may run concurrently with earlier ones. Launches under the same grants still run in
+    /// their order, so a launcher that uses this checks [`Grants::launches_first`].
     pub is_independent: bool,
 }
 
@@ -264,8 +270,8 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Says that the launch may run beside those before it, see [`is_independent`](Self::is_independent). A device whose units one launch does
-    /// not fill, at its end above all, computes others meanwhile.
+    /// Allows the launch to run concurrently with earlier ones: see [`is_independent`](Self::is_independent).
+    /// A device that one launch does not fill, such as at its end, then computes others meanwhile.
     #[must_use]
     pub const fn independent(mut self) -> Self {
         self.is_independent = true;
@@ -356,7 +362,7 @@ pub enum Misfit {
         /// The number of dimensions.
         dimensions: usize,
     },
-    /// The framework cannot run the kernel in such work-groups.
+    /// The framework cannot run the kernel in work-groups of this size.
     #[error("kernel {kernel} cannot run in groups of {}: {reason}", sizes(*local))]
     Groups {
         /// The kernel, and where it runs.
@@ -368,7 +374,7 @@ pub enum Misfit {
     },
 }
 
-/// Writes the size of a work-group without the dimensions that there are not.
+/// Formats the size of a work-group, without trailing dimensions of size 1.
 fn sizes([x, y, z]: [u64; 3]) -> String {
     match (y, z) {
         (1, 1) => format!("{x} work-items"),
@@ -379,29 +385,31 @@ fn sizes([x, y, z]: [u64; 3]) -> String {
 
 /// Runs one kernel in one framework.
 ///
-/// A launcher owes what a variant of the scheduler owes. It writes what was granted for writing and nothing else,
-/// returns a fence that ends with the work, and leaves the grants in their place.
+/// A launcher has the obligations of a variant of the scheduler. It writes only bytes that were granted for
+/// writing, returns a fence that ends with the work, and leaves the grants in their place.
 pub trait Launcher: Send + Sync {
-    /// Checks the arguments against the kernel's own signature, as far as the framework tells it.
+    /// Checks the arguments against the kernel's own signature, as far as the framework reports it.
     ///
     /// # Errors
     /// [`Misfit`], with both sides.
     fn check(&self, arguments: &[LaunchArg]) -> Result<(), Misfit>;
 
-    /// Checks that the kernel can run in the work-groups of a shape. A launcher never changes a size that was asked for.
+    /// Checks that the kernel can run in the work-groups of a shape. A launcher never changes a requested
+    /// size.
     ///
     /// # Errors
-    /// [`Misfit::Groups`], with the limit. By default every shape fits, as for a framework without work-groups.
+    /// [`Misfit::Groups`], with the limit. By default every shape fits, as for a framework without
+    /// work-groups.
     fn check_groups(&self, shape: &ItemShape) -> Result<(), Misfit> {
         let _ = shape;
         Ok(())
     }
 
-    /// Starts the kernel on granted buffers. The grants have the arguments' ranges as items, in the order of the arguments.
-    /// Further items may follow.
+    /// Starts the kernel on granted buffers. The grants have the arguments' ranges as items, in the order of
+    /// the arguments. Further items may follow.
     ///
-    /// Launches under the same grants run in their order. The first one, if it is [independent](Launch::is_independent), may run beside those of
-    /// other grants, and need not.
+    /// Launches under the same grants run in their order. If the first one is
+    /// [independent](Launch::is_independent), it may run concurrently with those under other grants.
     ///
     /// # Errors
     /// [`LaunchError`], which says whether anything may have been written.
@@ -422,7 +430,7 @@ mod tests {
         assert!(Scalar::U8(1).is_like(Scalar::U8(2)) && !Scalar::U8(1).is_like(Scalar::I8(1)));
     }
 
-    /// The cause says what happened, and its own cause why.
+    /// The error displays its cause, and its source is the cause's source.
     #[test]
     fn the_error_of_a_launch_passes_its_cause_on() {
         #[derive(Debug, thiserror::Error)]

@@ -1,4 +1,5 @@
-//! Memory of the application in any arena: moved into a buffer as a block, and handed back when the buffer closes.
+//! Memory of the application in any arena: moved into a buffer as a block, and handed back when the buffer
+//! closes.
 
 use crate::base::guard::guard;
 use crate::base::id::ArenaId;
@@ -14,17 +15,18 @@ use crate::state::{AttachRefusal, Brings, EventKind};
 use std::any::Any;
 
 impl RawBuffer {
-    /// Moves memory of the application into the buffer, as its storage in `arena`, which has none yet. The bytes there become the
-    /// contents of the whole buffer, as if a kernel had overwritten it. Nothing is copied. [`into_container`](Self::into_container)
-    /// hands the memory back with the latest contents.
+    /// Moves memory of the application into the buffer, as its storage in `arena`, which has none yet. The
+    /// bytes there become the contents of the whole buffer, as if a kernel had overwritten it. Nothing is
+    /// copied. [`into_container`](Self::into_container) hands the memory back with the latest contents.
     ///
-    /// This is [`Buffer::attach_external`](crate::Buffer::attach_external) for memory that the host does not address: an arena's
-    /// backend makes the block. It does not wait: a kernel that holds some of the bytes, and a request that waits, are in the way.
+    /// This is [`Buffer::attach_external`](crate::Buffer::attach_external) for memory that the host does not
+    /// address: an arena's backend makes the block. It does not wait, and fails while a kernel holds some of
+    /// the bytes or a request waits.
     ///
     /// # Errors
     /// [`Unattached`] with the block. Its cause is [`AcquireError::NotAttachable`] with an [`AttachRefusal`],
-    /// [`AcquireError::Alloc`] if the block is not new or not of that arena, [`AcquireError::ArenaContract`] if its host memory is
-    /// too short or partly lent, or [`AcquireError::NoSuchArena`].
+    /// [`AcquireError::Alloc`] if the block is not new or not of that arena, [`AcquireError::ArenaContract`]
+    /// if its host memory is too short or partly lent, or [`AcquireError::NoSuchArena`].
     pub fn attach_block<C: Any + Send + Sync>(
         &self,
         arena: ArenaId,
@@ -33,8 +35,8 @@ impl RawBuffer {
         self.attach_lent(arena, block, Brings::Contents)
     }
 
-    /// As [`attach_block`](Self::attach_block), but the memory only serves as storage. The contents of the buffer stay as they are,
-    /// and are brought there when they are next needed there.
+    /// As [`attach_block`](Self::attach_block), but the memory only serves as storage. The contents of the
+    /// buffer stay as they are, and are copied into the memory when they are next needed there.
     ///
     /// # Errors
     /// As [`attach_block`](Self::attach_block).
@@ -80,7 +82,8 @@ impl RawBuffer {
         }
     }
 
-    /// Checks that the block is a new one of the arena, and its host memory nobody else's. Returns its size.
+    /// Checks that the block is new and belongs to the arena, and that no part of its host memory is lent
+    /// . Returns its size.
     fn admitted<C>(&self, arena: ArenaId, external: &mut ExternalBlock<C>) -> Result<u64, AcquireError> {
         let platform = self.platform();
         platform.knows(arena)?;
@@ -89,7 +92,8 @@ impl RawBuffer {
             Ok(bytes) => bytes,
             Err(cause) => return Err(AcquireError::Alloc { buffer, arena: name, cause }),
         };
-        // Safe code may have put any host memory of its own beside the block, and may write a part that it lent.
+        // Safe code may have paired the block with any host memory of its own, and may write a part that it
+        // has lent.
         let breach = match &external.new.host {
             Some(host) if host.is_lent() => Breach::StillLent,
             Some(host) if host.len() < bytes => Breach::HostMemory { bytes: host.len(), needed_bytes: bytes },
@@ -98,19 +102,21 @@ impl RawBuffer {
         Err(AcquireError::ArenaContract { buffer, arena: name, breach })
     }
 
-    /// Closes the buffer and returns the container of the memory that was moved in, with the latest contents of the buffer, after
-    /// all other grants and prefetches have ended. The kernels and transfers of this library that used the memory have
-    /// ended, too, so it can be used at once, in any order.
+    /// Closes the buffer and returns the container of the memory that was moved in, with the latest contents
+    /// of the buffer, after all other grants and prefetches have ended. The kernels and transfers of this
+    /// library that used the memory have ended, too, so it can be used at once without further
+    /// synchronization.
     ///
-    /// As with [`Buffer::into_vec`](crate::Buffer::into_vec), the call never returns if a grant or view was leaked. A buffer that
-    /// holds several storages of the application gives one back: of those with such a container the first whose device is not
-    /// lost. The others go with its last handle.
+    /// As with [`Buffer::into_vec`](crate::Buffer::into_vec), the call never returns if a grant or view was
+    /// leaked. If the buffer holds several such containers, it returns the first one whose device is not
+    /// lost. All other storages of the application are dropped with its last handle.
     ///
     /// # Errors
-    /// [`AcquireError::NoContainer`] if the buffer holds no container of this type, and errors of an acquire for reading all of the
-    /// buffer in that arena: the buffer is then unchanged. [`AcquireError::Closed`] or `NoContainer` if another caller was first.
-    /// [`AcquireError::ContainerKept`] if someone keeps a block of it: the container is dropped with that block.
-    /// [`AcquireError::Wedged`] if an arena broke its contract meanwhile; the container is then leaked.
+    /// [`AcquireError::NoContainer`] if the buffer holds no container of this type, and errors of an acquire
+    /// for reading all of the buffer in that arena: the buffer is then unchanged. [`AcquireError::Closed`] or
+    /// `NoContainer` if another caller was first. [`AcquireError::ContainerKept`] if a block over the memory
+    /// is still in use; the container is dropped with that block. [`AcquireError::Wedged`] if an arena broke
+    /// its contract meanwhile; the container is then leaked.
     #[track_caller]
     pub fn into_container<C: Any + Send + Sync>(self) -> Result<C, AcquireError> {
         let arena = self.external(|container| container.is::<C>())?;
@@ -121,8 +127,8 @@ impl RawBuffer {
     }
 }
 
-/// Asks the block and its arena whether the block is this arena's, and returns its size. This runs their code, which may panic or
-/// lie.
+/// Checks that a block belongs to this arena, and returns its size. This runs the code of the block and its
+/// arena, which may panic or lie.
 fn checked(platform: &Platform, arena: ArenaId, new: &mut NewBlock) -> Result<u64, AllocError> {
     let name = platform.desc(arena).name.clone();
     if !new.is_new() {
@@ -134,7 +140,7 @@ fn checked(platform: &Platform, arena: ArenaId, new: &mut NewBlock) -> Result<u6
     });
     let panicked = |message| Err(AllocError::Panicked { arena: name.clone(), message });
     match asked.unwrap_or_else(panicked)? {
-        // An arena may keep a clone of what it was asked about.
+        // The arena may have kept a clone of the block.
         _ if !new.is_new() => Err(AllocError::NotNew { arena: name }),
         (false, _) => Err(AllocError::OtherStorage { arena: name }),
         (true, bytes) => Ok(bytes),

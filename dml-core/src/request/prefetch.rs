@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   prefetch ──▶ plan, copies begun ──▶ Prefetch ──wait · await · wait_timeout──▶ the bytes are there
-//!                                          └── cancel · drop ──▶ copies under way end, no other begins
+//!                                          └── cancel · drop ──▶ copies in flight end, no other begins
 //! ```
-//! A prefetch holds no grant, waits for no other user, and never stands in a queue. What it has completed stays,
-//! however it ends (I-15). Its run is shared with those who wait behind it ([`SharedRun`]).
+//! A prefetch holds no grant, waits for no other user, and is never queued. Its completed copies stay,
+//! however it ends (I-15). Its run is shared with the requests that wait behind it ([`SharedRun`]).
 
 use crate::base::id::{ArenaId, DeviceId};
 use crate::base::names::BufferName;
@@ -24,15 +24,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// Bytes on their way to an arena, begun by [`RawBuffer::prefetch`] or [`Buffer::prefetch`].
+/// A prefetch in progress, begun by [`RawBuffer::prefetch`] or [`Buffer::prefetch`].
 ///
-/// Wait for the end with [`wait`](Self::wait), [`wait_timeout`](Self::wait_timeout) or `.await`. Copies whose arena can
-/// tell of their end run meanwhile; the others are made by whoever waits. Dropping the value
+/// Wait for the end with [`wait`](Self::wait), [`wait_timeout`](Self::wait_timeout) or `.await`. A copy runs
+/// meanwhile if its arena can notify its end; otherwise a waiting thread makes it. Dropping the value
 /// [cancels](Self::cancel) the prefetch.
 ///
-/// The value may be kept without being waited for. Whoever waits behind the prefetch, for the same bytes or in
-/// [`RawBuffer::close`], notices the ends of its copies, makes those that are still to come, and then goes on. That may be
-/// the thread that keeps the value. An arena that drops the value within a call for the same prefetch waits for itself.
+/// A program may keep the value without waiting for it. A thread that waits behind the prefetch, for the same
+/// bytes or in [`RawBuffer::close`], notices the ends of its copies and makes the remaining ones. This may be
+/// the thread that keeps the value. An arena deadlocks if it drops the value within a call for the same
+/// prefetch.
 #[derive(Debug)]
 #[must_use = "a prefetch that is dropped is cancelled: wait for it, await it, or keep it"]
 pub struct Prefetch {
@@ -46,7 +47,7 @@ enum Course {
         run: Arc<SharedRun>,
         buffer: BufferName,
     },
-    /// The prefetch ended in its call.
+    /// The prefetch ended in the call that began it.
     Ended(Result<(), AcquireError>),
 }
 
@@ -55,15 +56,16 @@ enum Course {
 pub struct PrefetchCanceller(Stop);
 
 impl PrefetchCanceller {
-    /// Tells the prefetch to begin no further step. Whoever waits for it gets [`AcquireError::Cancelled`] when the
-    /// copies under way have ended. This call waits for nothing. It has no effect on a prefetch that has ended.
+    /// Stops the prefetch: no further step begins. A thread that waits for it gets
+    /// [`AcquireError::Cancelled`] when the copies in flight have ended. This call does not wait. It has no
+    /// effect on a prefetch that has ended.
     pub fn cancel(&self) {
         self.0.stop();
     }
 }
 
 impl Prefetch {
-    /// Asks for the bytes, and begins every copy that waits for no other.
+    /// Requests the bytes, and begins every copy that does not depend on another.
     fn begin(
         buffer: &RawBuffer,
         arena: Result<ArenaId, AcquireError>,
@@ -91,8 +93,8 @@ impl Prefetch {
     /// Waits until the bytes are in the arena.
     ///
     /// # Errors
-    /// [`AcquireError::Busy`] if a writer held some of the bytes when the prefetch began, if other requests waited, or if
-    /// an arena on the way could not be used beside its users. [`AcquireError::Cancelled`] after
+    /// [`AcquireError::Busy`] if a writer held some of the bytes when the prefetch began, if other requests
+    /// waited, or if the users of an arena on the path excluded the copy. [`AcquireError::Cancelled`] after
     /// [`PrefetchCanceller::cancel`]. All others as of an acquire for reading: see [`AcquireError`].
     pub fn wait(self) -> Result<(), AcquireError> {
         match &self.course {
@@ -101,9 +103,9 @@ impl Prefetch {
         }
     }
 
-    /// As [`wait`](Self::wait), for a limited time. The prefetch goes on after a timeout: wait for it again, or cancel
-    /// it. A copy whose arena cannot tell of its end is waited for even past the deadline. A time of zero asks whether
-    /// the prefetch has ended.
+    /// As [`wait`](Self::wait), for a limited time. The prefetch goes on after a timeout: wait for it again,
+    /// or cancel it. The call waits past the deadline for a copy whose arena cannot notify its end. A timeout
+    /// of zero checks whether the prefetch has ended.
     ///
     /// # Errors
     /// [`AcquireError::Timeout`] if the bytes are not there in time; otherwise as [`wait`](Self::wait).
@@ -117,22 +119,22 @@ impl Prefetch {
         }
     }
 
-    /// Gives the prefetch up, as dropping it does. No further step begins, copies under way end and keep their effect,
-    /// and the call returns after that: the memory under a copy must outlive it. Bytes that did not arrive stay where
-    /// they were. A prefetch that has ended is not changed.
+    /// Gives the prefetch up, as dropping it does. No further step begins. The call returns after the copies
+    /// in flight have ended, because the memory under a copy must outlive it. Completed copies stay valid. It
+    /// has no effect on a prefetch that has ended.
     pub fn cancel(self) {
         drop(self);
     }
 
-    /// Returns a handle that cancels the prefetch while somebody waits for it.
+    /// Returns a handle that cancels the prefetch while another thread waits for it.
     #[must_use]
     pub fn canceller(&self) -> PrefetchCanceller {
         PrefetchCanceller(self.stop.clone())
     }
 }
 
-/// A poll begins the steps that can begin, and blocks only for a copy whose arena cannot tell of its end. A poll after
-/// the end answers the same again.
+/// A poll begins the steps that can begin, and blocks only for a copy whose arena cannot notify its end. A
+/// poll after the end returns the same result again.
 impl Future for Prefetch {
     type Output = Result<(), AcquireError>;
 
@@ -158,7 +160,7 @@ enum Planned {
     Answered(Begin),
 }
 
-/// Asks the machine for the plan of a prefetch. Those who begin to wait afterwards find its run.
+/// Requests the plan of a prefetch from the machine. Requests that begin to wait afterwards find its run.
 fn plan(
     buffer: &RawBuffer,
     arena: ArenaId,
@@ -180,7 +182,7 @@ fn plan(
     }))
 }
 
-/// Returns a range with both ends. An end outside of every buffer stays outside.
+/// Returns a range with both ends. An end outside of every buffer stays outside after saturation.
 fn range_of(range: &impl RangeBounds<u64>, len: u64) -> Range<u64> {
     let start = match range.start_bound() {
         Bound::Included(start) => *start,
@@ -198,18 +200,19 @@ fn range_of(range: &impl RangeBounds<u64>, len: u64) -> Range<u64> {
 impl RawBuffer {
     /// Brings bytes (`..` for all) to a device's arena ahead of their use. It grants nothing.
     ///
-    /// The copies begin in this call, as far as they wait for no other. Those whose mechanism moves the bytes before it
-    /// returns are made in this call. A prefetch waits for no other user: its [`wait`](Prefetch::wait) says what was
-    /// in the way. A writer that comes meanwhile waits until the [`Prefetch`] has ended or is dropped.
+    /// Copies that do not depend on another begin in this call. If their mechanism moves the bytes before it
+    /// returns, they also end in it. A prefetch does not wait for other users; its [`wait`](Prefetch::wait)
+    /// reports the obstacle. A later writer waits until the [`Prefetch`] has ended or is dropped.
     #[track_caller]
     pub fn prefetch(&self, device: DeviceId, bytes: impl RangeBounds<u64>) -> Prefetch {
         let home = self.0.platform.home_of(device);
         Prefetch::begin(self, home, &range_of(&bytes, self.len()), Location::caller())
     }
 
-    /// Brings bytes (`..` for all) to an arena ahead of their use, as [`prefetch`](Self::prefetch) does for a device's. This
-    /// brings a buffer to a [store](crate::ArenaDesc::store), after which [`free`](Self::free) makes room elsewhere.
-    /// An arena that the platform does not have is [`AcquireError::NoSuchArena`].
+    /// Brings bytes (`..` for all) to an arena ahead of their use, as [`prefetch`](Self::prefetch) does for a
+    /// device's. This brings a buffer to a [store](crate::ArenaDesc::store), after which [`free`](Self::free)
+    /// makes room elsewhere. The result is [`AcquireError::NoSuchArena`] if the platform does not have the
+    /// arena.
     #[track_caller]
     pub fn prefetch_in(&self, arena: ArenaId, bytes: impl RangeBounds<u64>) -> Prefetch {
         let known = self.0.platform.knows(arena).map(|()| arena);
@@ -249,7 +252,7 @@ mod tests {
         assert_eq!(range_of(&(3..), 100), 3..100);
         assert_eq!(range_of(&.., 100), 0..100);
         assert_eq!(range_of(&(Bound::Excluded(3), Bound::Included(7)), 100), 4..8);
-        // Nothing overflows, so what is too long is refused as such.
+        // Nothing overflows, so a range that is too long is refused as such.
         assert_eq!(
             range_of(&(Bound::Excluded(u64::MAX), Bound::Included(u64::MAX)), 100),
             u64::MAX..u64::MAX

@@ -10,9 +10,10 @@ use std::ops::Range;
 /// A buffer, or a part of one, that an acquire can name.
 ///
 /// # What a region may do
-/// - **R-1** It may answer differently each time. The buffer that it names first counts, and its bytes are checked against what was
-///   granted. (`hostile` `a_region_is_asked_once_for_its_buffer`)
-/// - **R-2** It may panic, in its caller alone, and call back into core. (`hostile` `a_region_may_panic_and_call_back`)
+/// - **R-1** It may return different values each time. A call uses the buffer that it returns first, and
+///   checks its bytes against the granted ones. (`hostile` `a_region_is_asked_once_for_its_buffer`)
+/// - **R-2** It may panic, which affects only its caller, and it may call back into core. (`hostile`
+///   `a_region_may_panic_and_call_back`)
 pub trait Region {
     /// Returns the buffer.
     fn buffer(&self) -> &RawBuffer;
@@ -110,7 +111,7 @@ impl<T: Pod> RangeOf<T> {
         AcquireError::View { buffer: self.buffer.raw().name(), cause }
     }
 
-    /// Refuses a slice of another length than the range has.
+    /// Returns an error if a slice has another length than the range.
     fn expect_len(&self, elements: &[T]) -> Result<(), AcquireError> {
         let span = self.buffer.raw().span(&self.bytes())?;
         let given_bytes = size_of_val(elements) as u64;

@@ -63,13 +63,13 @@ impl<T: Pod> Buffer<T> {
         RangeOf::new(self.clone(), elements)
     }
 
-    /// Makes a buffer of elements of a buffer of as many bytes.
+    /// Wraps a buffer of bytes that has the size of `elements` elements.
     pub(crate) fn of(raw: RawBuffer, elements: u64) -> Self {
         Self { raw, elements, _element: PhantomData }
     }
 
-    /// Converts a range of elements to bytes. An overflow saturates outside the buffer, where the acquire's check finds
-    /// it.
+    /// Converts a range of elements to bytes. An overflow saturates outside the buffer, where the acquire's
+    /// check finds it.
     pub(crate) fn bytes(elements: &Range<u64>) -> Range<u64> {
         let size = size_of::<T>() as u64;
         elements.start.saturating_mul(size)..elements.end.saturating_mul(size)
@@ -85,7 +85,8 @@ impl<T: Pod> Buffer<T> {
         ReadView::new(grants, self.clone())
     }
 
-    /// Waits until the buffer has no users, and lets the host overwrite all of it. The old contents are not brought.
+    /// Waits until the buffer has no users, and lets the host overwrite all of it. The old contents are not
+    /// copied.
     ///
     /// # Errors
     /// As [`Acquire::wait`](crate::Acquire::wait).
@@ -108,8 +109,8 @@ impl<T: Pod> Buffer<T> {
     /// Overwrites the buffer with these elements.
     ///
     /// # Errors
-    /// As [`Acquire::wait`](crate::Acquire::wait), and [`ViewError::Length`](crate::ViewError::Length) for another number of elements
-    /// than the buffer has. Nothing is written then.
+    /// As [`Acquire::wait`](crate::Acquire::wait), and [`ViewError::Length`](crate::ViewError::Length) if the
+    /// number of elements differs from the buffer's. Nothing is written then.
     ///
     /// # Examples
     /// ```
@@ -129,15 +130,15 @@ impl<T: Pod> Buffer<T> {
     /// Waits for the latest contents and copies them into a slice.
     ///
     /// # Errors
-    /// As [`Acquire::wait`](crate::Acquire::wait), and [`ViewError::Length`](crate::ViewError::Length) for another number of elements
-    /// than the buffer has.
+    /// As [`Acquire::wait`](crate::Acquire::wait), and [`ViewError::Length`](crate::ViewError::Length) if the
+    /// number of elements differs from the buffer's.
     #[track_caller]
     pub fn load_into(&self, elements: &mut [T]) -> Result<(), AcquireError> {
         self.range(0..self.elements).load_into(elements)
     }
 
-    /// Says that no kernel will use the buffer in `arena` until it is acquired there again, so that its storage can go:
-    /// see [`RawBuffer::will_not_use`].
+    /// Declares that no kernel will use the buffer in `arena` until it is acquired there again, so that its
+    /// storage can be freed: see [`RawBuffer::will_not_use`].
     ///
     /// # Errors
     /// As [`RawBuffer::will_not_use`].
@@ -185,27 +186,27 @@ impl RawBufferBuilder {
         Self { platform, len, contents: Contents::Undefined, label: None, hints: Hints::default() }
     }
 
-    /// Makes the buffer start as zeros, which are written in the arena that first needs them. Without this call,
-    /// reading before writing is an error.
+    /// Makes the buffer start as zeros, which are written in the arena that first needs them. Without this
+    /// call, reading before writing is an error.
     pub fn zeroed(mut self) -> Self {
         self.contents = Contents::Zeroed;
         self
     }
 
-    /// Gives the buffer a label, which errors show.
+    /// Sets a label, which errors show.
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
         self.label = Some(label.into());
         self
     }
 
-    /// Names devices that will use the buffer, so that storage is made in the right place first: see [`Hints::used_by`].
-    /// A binding of memories that the platform prefers is not followed if it serves a device that is not named.
+    /// Adds devices that will use the buffer, so that its storage is made in the right arena first: see
+    /// [`Hints::used_by`]. A preferred binding is not made if it serves a device that is not among them.
     pub fn used_by(mut self, devices: impl IntoIterator<Item = DeviceId>) -> Self {
         self.hints = self.hints.used_by(devices);
         self
     }
 
-    /// Says how the devices will use the buffer, so that they share storage or have copies: see [`Pattern`].
+    /// Sets how the devices will use the buffer, which selects shared storage or copies: see [`Pattern`].
     pub fn pattern(mut self, pattern: Pattern) -> Self {
         self.hints = self.hints.pattern(pattern);
         self
@@ -214,8 +215,8 @@ impl RawBufferBuilder {
     /// Makes the buffer. Storage is allocated later, in the arenas that use it.
     ///
     /// # Errors
-    /// [`ConfigError::TooLarge`] if the size exceeds the address space; [`ConfigError::NoSuchDevice`] for a hint that
-    /// names a device which the platform does not have.
+    /// [`ConfigError::TooLarge`] if the size exceeds the address space; [`ConfigError::NoSuchDevice`] for a
+    /// hint that names a device which the platform does not have.
     pub fn build(self) -> Result<RawBuffer, ConfigError> {
         let made = Made { len: self.len, label: self.label, element_bytes: 0, hints: self.hints };
         RawBuffer::create(&self.platform, made, self.contents.into())
@@ -246,27 +247,27 @@ impl<T: Pod> BufferBuilder<T> {
         }
     }
 
-    /// Makes the buffer start as zeros, which are written in the arena that first needs them. Without this call,
-    /// reading before writing is an error.
+    /// Makes the buffer start as zeros, which are written in the arena that first needs them. Without this
+    /// call, reading before writing is an error.
     pub fn zeroed(mut self) -> Self {
         self.contents = Contents::Zeroed;
         self
     }
 
-    /// Gives the buffer a label, which errors show.
+    /// Sets a label, which errors show.
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
         self.label = Some(label.into());
         self
     }
 
-    /// Names devices that will use the buffer, so that storage is made in the right place first: see [`Hints::used_by`].
-    /// A binding of memories that the platform prefers is not followed if it serves a device that is not named.
+    /// Adds devices that will use the buffer, so that its storage is made in the right arena first: see
+    /// [`Hints::used_by`]. A preferred binding is not made if it serves a device that is not among them.
     pub fn used_by(mut self, devices: impl IntoIterator<Item = DeviceId>) -> Self {
         self.hints = self.hints.used_by(devices);
         self
     }
 
-    /// Says how the devices will use the buffer, so that they share storage or have copies: see [`Pattern`].
+    /// Sets how the devices will use the buffer, which selects shared storage or copies: see [`Pattern`].
     pub fn pattern(mut self, pattern: Pattern) -> Self {
         self.hints = self.hints.pattern(pattern);
         self
@@ -275,9 +276,10 @@ impl<T: Pod> BufferBuilder<T> {
     /// Makes the buffer. Storage is allocated later, in the arenas that use it.
     ///
     /// # Errors
-    /// [`ConfigError::TooLarge`] if the size exceeds the address space; [`ConfigError::ZeroSized`] for elements of zero
-    /// bytes; [`ConfigError::OverAligned`] for elements that need more alignment than the host's memory has;
-    /// [`ConfigError::NoSuchDevice`] for a hint that names a device which the platform does not have.
+    /// [`ConfigError::TooLarge`] if the size exceeds the address space; [`ConfigError::ZeroSized`] for
+    /// elements of zero bytes; [`ConfigError::OverAligned`] for elements that need more alignment than the
+    /// host's memory has; [`ConfigError::NoSuchDevice`] for a hint that names a device which the platform
+    /// does not have.
     pub fn build(self) -> Result<Buffer<T>, ConfigError> {
         let element_bytes = size_of::<T>() as u64;
         if element_bytes == 0 {
@@ -297,7 +299,8 @@ impl<T: Pod> BufferBuilder<T> {
         let Some(home) = self.platform.host().and_then(|host| self.platform.home(host)) else {
             return Ok(());
         };
-        // The host's memory may come to share the storage of another arena, with the alignment of that one.
+        // The host's memory may be bound to the storage of another arena, and then has that storage's
+        // alignment.
         let binds = |link: &&Link| link.to == home && matches!(link.allocation, Allocation::Bound(_));
         let roots = self.platform.links().iter().filter(binds).map(|link| link.from);
         let element_align = align_of::<T>() as u64;

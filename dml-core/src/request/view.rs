@@ -1,4 +1,4 @@
-//! Granted bytes, as hosts and kernels view them.
+//! Views of granted bytes as slices.
 
 use crate::base::access::Claim;
 use crate::base::names::BufferName;
@@ -79,7 +79,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// The latest contents of a buffer, viewed on the host.
+/// The latest contents of a buffer, as a slice on the host.
 #[derive(Debug)]
 pub struct ReadView<T: Pod> {
     grants: Grants,
@@ -98,8 +98,8 @@ impl<T: Pod> ReadView<T> {
     }
 }
 
-/// Checks that a whole buffer can be viewed as elements. Its arena belongs to the host, so its storage can at most be
-/// misaligned for `T`. [`Buffer`] rules that out when it is built.
+/// Checks that a whole buffer can be viewed as elements. Its arena belongs to the host, so its storage can at
+/// most be misaligned for `T`. [`Buffer`] rules that out when it is built.
 fn visible<T: Pod>(grants: &Grants, buffer: &Buffer<T>) -> Result<(), AcquireError> {
     grants
         .slice::<T>(buffer)
@@ -111,13 +111,14 @@ impl<T: Pod> Deref for ReadView<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        self.grants.slice(&self.buffer).expect("seen when the view was made")
+        self.grants.slice(&self.buffer).expect("checked when the view was made")
     }
 }
 
 /// The contents of a buffer on the host, to be changed and then [committed](Self::release).
 ///
-/// A drop without release leaves the buffer unchanged if nothing was changed through the view, and poisoned otherwise.
+/// A drop without release leaves the buffer unchanged if nothing was changed through the view, and poisoned
+/// otherwise.
 #[derive(Debug)]
 #[must_use = "dropping it rolls back: nothing is committed without release()"]
 pub struct WriteView<T: Pod> {
@@ -144,12 +145,12 @@ impl<T: Pod> Deref for WriteView<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        self.grants.slice(&self.buffer).expect("seen when the view was made")
+        self.grants.slice(&self.buffer).expect("checked when the view was made")
     }
 }
 
 impl<T: Pod> DerefMut for WriteView<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        self.grants.slice_mut(&self.buffer).expect("seen when the view was made")
+        self.grants.slice_mut(&self.buffer).expect("checked when the view was made")
     }
 }

@@ -45,8 +45,8 @@ pub struct Transition {
     pub owner: OwnerId,
     /// The number of remaining steps of the plan that change this arena.
     pub steps: u32,
-    /// Whether one of these steps binds another arena to the storage. Until it is done, the final concurrency of the
-    /// storage is unknown.
+    /// Whether one of these steps binds another arena to the storage. Until it is done, the final concurrency
+    /// of the storage is unknown.
     pub binds: bool,
 }
 
@@ -55,8 +55,8 @@ pub struct Transition {
 pub enum Loss {
     /// Nothing is lost.
     None,
-    /// The storage is lost, because it belonged to a root whose device is lost. After its last user has left, the arena
-    /// can get storage again.
+    /// The storage is lost, because it belonged to a root whose device is lost. After its last user has left,
+    /// the arena can get storage again.
     Storage,
     /// The native device is lost. The arena can never hold valid bytes again.
     Device,
@@ -77,8 +77,8 @@ pub struct ArenaState {
     pub transition: Option<Transition>,
     /// The part of the arena that is lost.
     pub loss: Loss,
-    /// Whether the application will not use the arena any more. Its storage is then freed as soon as that is possible
-    /// (I-28). The next request for the arena withdraws the word.
+    /// Whether the application will not use the arena any more. Its storage is then freed as soon as that is
+    /// possible (I-28). The next request for the arena clears this flag.
     pub is_retired: bool,
 }
 

@@ -1,7 +1,7 @@
 //! The requestor-set, and an index of it for buffers that very many kernels use at once.
 //!
-//! A small set is searched from its start, as the specification says it. Beyond [`INDEXED`] entries an index answers the same
-//! questions with the same answers in O(log n). It follows from the entries, so states are compared without it.
+//! A small set is searched linearly, as in the specification. Beyond [`INDEXED`] entries, an index gives the
+//! same answers in O(log n). The index is derived from the entries, so comparisons of states ignore it.
 
 use super::requestors::{Requestor, writes};
 use super::users::User;
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
-/// The number of entries beyond which there is an index.
+/// Number of entries beyond which the set has an index.
 const INDEXED: usize = 32;
 
 /// The entries of a buffer's requestor-set.
@@ -23,10 +23,10 @@ pub(super) struct Requestors {
     index: Option<Box<Index>>,
 }
 
-/// What is asked about the entries.
+/// An index of the entries, by grant, bytes and arena.
 #[derive(Debug, Default)]
 struct Index {
-    /// Where the entry of each grant stands.
+    /// The position of each grant's entry.
     places: BTreeMap<OwnerId, usize>,
     read: Intervals<()>,
     written: Intervals<()>,
@@ -37,8 +37,8 @@ struct Index {
     requested: BTreeMap<ArenaId, usize>,
 }
 
-/// Spans of grants, which may overlap, under keys. The spans of one size class are ordered by their starts. Those that meet some
-/// bytes therefore begin no earlier than the length of the class before these.
+/// Spans of grants, by key; they may overlap. Within one size class, spans are ordered by their starts. A
+/// span that meets given bytes begins at most one class length before them.
 #[derive(Debug, Default)]
 struct Intervals<K> {
     /// The end of each span, by key, size class, start and grant.
@@ -71,7 +71,7 @@ impl<K: Copy + Ord> Intervals<K> {
         }
     }
 
-    /// Returns the grants of the spans under `key` that share a byte with `span`, once for each.
+    /// Returns the grants of the spans under `key` that share a byte with `span`, once per span.
     fn meeting(&self, key: K, span: Span) -> impl Iterator<Item = OwnerId> + '_ {
         let (start, end) = (span.start(), span.end());
         self.classes.keys().flat_map(move |&class| {
@@ -137,7 +137,7 @@ impl Index {
 }
 
 impl Requestors {
-    /// Returns where the entry of a grant stands.
+    /// Returns the position of a grant's entry.
     pub(super) fn place(&self, grant: OwnerId) -> Option<usize> {
         match &self.index {
             Some(index) => index.places.get(&grant).copied(),
@@ -145,7 +145,7 @@ impl Requestors {
         }
     }
 
-    /// Returns the entry of a grant, to change its phase and commit number. The rest stays.
+    /// Returns the entry of a grant. The caller may change its phase and commit number, and nothing else.
     pub(super) fn find_mut(&mut self, grant: OwnerId) -> Option<&mut Requestor> {
         let place = self.place(grant)?;
         Some(&mut self.entries[place])
@@ -161,7 +161,7 @@ impl Requestors {
         }
     }
 
-    /// Removes the entry at a place. The last entry takes the place.
+    /// Removes the entry at a position. The last entry moves there.
     pub(super) fn swap_remove(&mut self, place: usize) -> Requestor {
         let entry = self.entries.swap_remove(place);
         if let Some(index) = &mut self.index {
@@ -176,7 +176,7 @@ impl Requestors {
         entry
     }
 
-    /// Removes the entry of a grant that did not come about. Few entries keep their order.
+    /// Removes the entry of a grant whose plan was given up. Without an index, the entries keep their order.
     pub(super) fn forget(&mut self, grant: OwnerId) {
         match (self.place(grant), self.index.is_some()) {
             (Some(place), true) => drop(self.swap_remove(place)),
@@ -185,7 +185,7 @@ impl Requestors {
         }
     }
 
-    /// Replaces the claims of the entry at a place.
+    /// Replaces the claims of the entry at a position.
     pub(super) fn set_claims(&mut self, place: usize, claims: Claims) {
         let Self { entries, index } = self;
         if let Some(index) = index {
@@ -197,7 +197,7 @@ impl Requestors {
         }
     }
 
-    /// Orders the entries by their grants, as if none had seen a commit.
+    /// Sorts the entries by grant, and resets their commit numbers.
     pub(super) fn make_canonical(&mut self) {
         self.entries.sort_by_key(|entry| entry.grant);
         self.entries.iter_mut().for_each(|entry| entry.seq_at_grant = crate::base::id::Seq(0));
@@ -263,8 +263,8 @@ impl Requestors {
 
     /// Returns the uses of storage by the entries with bytes, through the native devices of their arenas.
     ///
-    /// Of very many entries with one arena and access two stand for all: for every owner, there is one of another owner among
-    /// them if there is one at all.
+    /// With an index, two entries represent all entries of one arena and access. For every owner, one of the
+    /// two belongs to another owner, if any entry does.
     pub(super) fn users(&self, native: impl Fn(ArenaId) -> crate::base::id::DeviceId) -> SmallVec<[User; 4]> {
         let user = |owner, arena, writes| User { owner, arena, device: native(arena), writes };
         match &self.index {
@@ -283,7 +283,7 @@ impl Requestors {
         }
     }
 
-    /// The entries, to be changed in any way.
+    /// Returns the entries for arbitrary changes, and drops the index.
     #[cfg(test)]
     pub(super) fn entries_mut(&mut self) -> &mut [Requestor] {
         self.index = None;
@@ -299,7 +299,7 @@ impl Deref for Requestors {
     }
 }
 
-/// A copy has no index until an entry is added: most copies are looked at and dropped.
+/// A clone has no index until an entry is added: most clones are only inspected.
 impl Clone for Requestors {
     fn clone(&self) -> Self {
         Self { entries: self.entries.clone(), index: None }

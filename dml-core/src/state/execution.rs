@@ -7,16 +7,17 @@
 //!              │ ├──▶ Finish ──▶ granted, prefetched, bound
 //!              └─┴──▶ GiveUp ──▶ reservations are gone, completed steps stay
 //! ```
-//! An [`Execution`] makes no calls to arenas. The engine asks it for the next step, does that step on the arenas, and
-//! reports the result. The model checker, the fuzzer and the tests do the same without arenas. This module alone
-//! decides the order of a plan's steps:
+//! An [`Execution`] makes no calls to arenas. The engine asks it for the next step, does that step on the
+//! arenas, and reports the result. The model checker, the fuzzer and the tests do the same without arenas.
+//! This module alone decides the order of a plan's steps:
 //!
-//! - Steps begin in the order of the plan. A copy whose source bytes have not arrived yet is passed over, and begins
-//!   when they have arrived. All copies that do not depend on each other begin before the caller waits for any.
-//! - A change of map state, or a binding, waits until no copy of the plan uses the storage that it affects. No later
-//!   step begins before it.
-//! - After a failure no further step begins, and the plan is given up when the copies under way have ended. Copies that
-//!   succeed still count.
+//! - Steps begin in the order of the plan. A copy whose source bytes have not arrived yet is passed over, and
+//!   begins when they have arrived. All copies that do not depend on each other begin before the caller waits
+//!   for any.
+//! - A change of map state, or a binding, waits until no copy of the plan uses the storage that it affects.
+//!   No later step begins before it.
+//! - After a failure no further step begins, and the plan is given up when the copies under way have ended.
+//!   Copies that succeed still count.
 
 use super::{BufferState, ContractBreach, CopyOp, EventKind, MapState, Refusal, Requestor, Routes};
 use super::{Purpose, Step, SyncPlan};
@@ -40,8 +41,8 @@ pub struct Execution {
     ready: VecDeque<CopyOp>,
     /// The copies that have begun and not ended, in the order in which they began.
     under_way: VecDeque<CopyOp>,
-    /// The bytes that examined copies have not delivered yet. The key is the destination and the first byte; the value
-    /// is the end. The ranges of one arena are disjoint (I-18).
+    /// The bytes that examined copies have not delivered yet. The key is the destination and the first byte;
+    /// the value is the end. The ranges of one arena are disjoint (I-18).
     arriving: BTreeMap<(ArenaId, u64), u64>,
     /// The number of examined and unfinished copies that use each arena, indexed by arena id.
     uses: SmallVec<[u32; 8]>,
@@ -54,7 +55,8 @@ pub struct Execution {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Next {
-    /// Do this step, which has begun, and report how it went. The report of a copy may come after those of later steps.
+    /// Do this step, which has begun, and report its result. The report of a copy may come after those of
+    /// later steps.
     Do(Step),
     /// The machine refused the copy that was to begin next. The plan has failed.
     Refused(Refusal),
@@ -109,7 +111,7 @@ impl Finished<'_> {
 }
 
 impl Execution {
-    /// Starts with a plan of which no step has begun.
+    /// Creates the execution of a plan of which no step has begun.
     pub fn new(plan: SyncPlan) -> Self {
         Self {
             owner: plan.owner,
@@ -208,8 +210,8 @@ impl Execution {
     /// Accepts the report of a step that has begun. Returns the event to record if the step succeeded.
     ///
     /// # Errors
-    /// [`ContractBreach`] if an arena reports a map state that its contract does not allow. The buffer is then wedged,
-    /// and the plan has failed.
+    /// [`ContractBreach`] if an arena reports a map state that its contract does not allow. The buffer is
+    /// then wedged, and the plan has failed.
     ///
     /// # Panics
     /// When the step has not begun, or was already reported.
@@ -261,8 +263,8 @@ impl Execution {
         }))
     }
 
-    /// Stops the plan: no further step begins, and the plan is given up when the copies under way have ended. A step
-    /// other than a copy needs no report any more.
+    /// Stops the plan: no further step begins, and the plan is given up when the copies under way have ended.
+    /// A step other than a copy needs no report any more.
     pub fn stop(&mut self) {
         self.failed = true;
         self.doing = None;
@@ -271,8 +273,8 @@ impl Execution {
     /// Ends a plan of which every step is done.
     ///
     /// # Errors
-    /// The [`Refusal`] that says what happened to the buffer meanwhile. The plan is then given up, and the caller
-    /// records [`EventKind::GivenUp`].
+    /// The [`Refusal`] that says what happened to the buffer meanwhile. The plan is then given up, and the
+    /// caller records [`EventKind::GivenUp`].
     pub fn finish<'a>(
         &mut self,
         routes: &dyn Routes,
@@ -292,8 +294,8 @@ impl Execution {
         }
     }
 
-    /// Ends an unfinished plan. Its reservations are removed, and completed steps keep their effect (I-15). Returns the
-    /// event to record.
+    /// Ends an unfinished plan. Its reservations are removed, and completed steps keep their effect (I-15).
+    /// Returns the event to record.
     pub fn give_up(&mut self, routes: &dyn Routes, state: &mut BufferState) -> EventKind {
         state.unreserve(routes, self.owner);
         EventKind::GivenUp { owner: self.owner }
@@ -334,7 +336,8 @@ impl Execution {
         if held_up.is_empty() {
             return;
         }
-        // Held-up copies read disjoint bytes. Of those that start at or before `arrived`, only the last can overlap it.
+        // Held-up copies read disjoint bytes. Of those that start at or before `arrived`, only the last can
+        // overlap it.
         let (to, start) = (arrived.to, arrived.span.start());
         let before = held_up.range((to, 0, 0)..=(to, start, u32::MAX)).next_back();
         let from = before.map_or((to, start, 0), |(key, _)| *key);

@@ -38,7 +38,8 @@ impl BufferState {
     /// The first [`Violation`] that the check finds.
     ///
     /// # Complexity
-    /// O((n + kernels²) log n) for n segments, claims and copies. Only tests, models and debug builds should call it.
+    /// O((n + kernels²) log n) for n segments, claims and copies. Only tests, models and debug builds should
+    /// call it.
     pub fn check_invariants(&self, routes: &dyn Routes) -> Result<(), Violation> {
         self.check_requestors()?;
         self.check_copies()?;
@@ -48,7 +49,7 @@ impl BufferState {
         self.check_queue()
     }
 
-    /// Returns about how many steps [`check_invariants`](Self::check_invariants) takes.
+    /// Returns the approximate number of steps of [`check_invariants`](Self::check_invariants).
     #[cfg(debug_assertions)]
     pub(crate) fn size(&self) -> usize {
         let claims: usize = self.requestors.iter().map(|entry| entry.claims.len()).sum();
@@ -60,7 +61,7 @@ impl BufferState {
         for (index, entry) in self.requestors.iter().enumerate() {
             for other in &self.requestors[index + 1..] {
                 hold!(1, !entry.conflicts(&other.claims), "{} and {} conflict", entry.grant, other.grant);
-                hold!(23, entry.grant != other.grant, "{} is there twice", entry.grant);
+                hold!(23, entry.grant != other.grant, "{} has two entries", entry.grant);
             }
             if entry.phase == Phase::Preparing || entry.claims.is_empty() {
                 continue;
@@ -108,7 +109,8 @@ impl BufferState {
             }
             let later = by_start[index + 1..].iter().take_while(|later| later.span.start() < copy.span.end());
             for other in later {
-                // Refreshes of two different members do not compete: they change no byte of the shared storage.
+                // Refreshes of two different members do not compete: they change no byte of the shared
+                // storage.
                 let fills = |copy: &CopyOp| !matches!(copy.kind, CopyKind::Refresh { .. });
                 let fills = other.to == copy.to || fills(copy) || fills(other);
                 let same_bytes = fills && other.span.overlaps(copy.span) && group.contains(other.to);
@@ -223,7 +225,7 @@ impl BufferState {
                     hold!(13, nobody, "{span} is lost, valid in {:?}", content.valid)
                 }
                 Status::Poisoned(Remains::Committed) => {
-                    hold!(13, !nobody, "{span} is restorable from nowhere")
+                    hold!(13, !nobody, "{span} is restorable and valid nowhere")
                 }
                 Status::Zeroed | Status::Poisoned(Remains::Zeros) => {}
             }
@@ -244,20 +246,20 @@ impl BufferState {
         for (first, second) in self.queue.iter().zip(self.queue.iter().skip(1)) {
             hold!(21, first.ticket < second.ticket, "{} before {}", first.ticket, second.ticket);
         }
-        hold!(21, self.queue.knows_its_claims(), "the queue does not know which bytes its requests claim");
+        hold!(21, self.queue.knows_its_claims(), "the queue's set of claimed bytes lacks a claim");
         if self.lifecycle == Lifecycle::Closed {
             hold!(25, self.is_idle() && self.queue.is_empty(), "closed with users");
             hold!(25, self.arenas.iter().all(|arena| !arena.alloc.is_allocated()), "closed with storage");
         }
         let lets_go = |id: &ArenaId| self.arena(*id).loss == Loss::Storage && !self.is_wanted(*id);
         let kept = self.arena_ids().find(lets_go);
-        hold!(5, kept.is_none(), "{kept:?} keeps storage of a lost root that nobody uses");
+        hold!(5, kept.is_none(), "{kept:?} keeps unused storage of a lost root");
         let kept = self.retiring();
-        hold!(28, kept.is_none(), "{kept:?} keeps storage that nobody will use");
+        hold!(28, kept.is_none(), "{kept:?} is retired and keeps storage that can be freed");
         let lasts = self.lifecycle == Lifecycle::Closing && self.is_idle();
         hold!(25, !lasts, "closing without users, and not closed");
         // A request that waits while the buffer has no users would wait for ever.
-        hold!(21, self.queue.is_empty() || !self.is_idle(), "{:?} waits for nobody", self.queue.front());
+        hold!(21, self.queue.is_empty() || !self.is_idle(), "{:?} waits for no user", self.queue.front());
         Ok(())
     }
 }

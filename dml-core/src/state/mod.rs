@@ -1,18 +1,18 @@
 //! The abstract machine of one buffer: pure transitions on a value.
 //!
 //! ```text
-//!            begin                     Execution: next, report (per step)         finish
-//!   Request ──────▶ Granted                                            ┌───────────────▶ Granted ──release──▶ gone
+//!            begin                     Execution: next, report (per step)    finish
+//!   Request ──────▶ Granted                                            ┌──────────▶ Granted ──release──▶ gone
 //!           ──────▶ Plan(SyncPlan) ──▶ Preparing, resources reserved ──┤
-//!           ──────▶ Busy / Refused                                     └─give up─▶ gone, copies made stay valid
+//!           ──────▶ Busy / Refused                                     └─give up─▶ gone, copies stay valid
 //! ```
-//! Nothing in this module does I/O, takes a lock, reads a clock or calls an arena. Production code, property tests,
-//! the fuzzer and the model checker all drive this one implementation. [`Routes`] tells the machine which links exist
-//! and what they cost; its answers must be deterministic.
+//! Nothing in this module does I/O, takes a lock, reads a clock or calls an arena. Production code, property
+//! tests, the fuzzer and the model checker all drive this one implementation. [`Routes`] tells the machine
+//! which links exist and what they cost; its answers must be deterministic.
 //!
 //! # Invariants
-//! [`BufferState::check_invariants`] checks what must hold after every transition: I-1, I-3 to I-14, I-18, I-19, I-21,
-//! I-23, I-25 and I-28 of docs/spec.md. It recomputes each of them from scratch.
+//! [`BufferState::check_invariants`] checks what must hold after every transition: I-1, I-3 to I-14, I-18,
+//! I-19, I-21, I-23, I-25 and I-28 of docs/spec.md. It recomputes each of them from scratch.
 
 mod arena_state;
 mod crowd;
@@ -64,8 +64,8 @@ pub trait Routes {
     /// Returns the cost of a query on a link, or `None` if the mechanism of the link cannot do it.
     fn cost(&self, link: LinkId, query: &CopyQuery) -> Option<Cost>;
 
-    /// Returns the cheapest path from any of `sources` to `to` over the links for which `edge` gives a cost. Ties are
-    /// broken by the number of hops, then by the arena ids along the path.
+    /// Returns the cheapest path from any of `sources` to `to` over the links for which `edge` gives a cost.
+    /// Ties are broken by the number of hops, then by the arena ids along the path.
     fn cheapest(
         &self,
         sources: ArenaSet,
@@ -79,8 +79,9 @@ pub trait Routes {
         self.cheapest(key.sources, key.to, edge)
     }
 
-    /// Returns whether a link is a binding that its two arenas need. They need it if the links that move bytes do not
-    /// connect them in both directions. With separate storage, the contents of one could then never reach the other.
+    /// Returns whether a link is a binding that its two arenas need. They need it if the links that move
+    /// bytes do not connect them in both directions. With separate storage, the contents of one could then
+    /// never reach the other.
     fn is_needed(&self, link: LinkId) -> bool {
         let Link { from, to, allocation, .. } = *self.link(link);
         matches!(allocation, Allocation::Bound(_))
@@ -109,7 +110,8 @@ pub trait Routes {
     }
 }
 
-/// Returns the arenas that bytes of `from` can reach over links that move bytes, at any cost and in any number of hops.
+/// Returns the arenas that bytes of `from` can reach over links that move bytes, at any cost and in any
+/// number of hops.
 ///
 /// # Complexity
 /// O(arenas · links).
@@ -138,7 +140,8 @@ pub(crate) fn reach(routes: &(impl Routes + ?Sized), from: ArenaId) -> ArenaSet 
 pub enum Lifecycle {
     /// The buffer accepts requests.
     Open,
-    /// An arena broke its contract. The buffer refuses every request, and existing grants can still be released.
+    /// An arena broke its contract. The buffer refuses every request, and existing grants can still be
+    /// released.
     Wedged,
     /// The buffer refuses new requests, while existing grants and plans run to their end.
     Closing,
@@ -255,11 +258,11 @@ impl BufferState {
         self.segments.in_span(span).all(|(part, content)| content.unreadable(part).is_none())
     }
 
-    /// Returns the same state with commits and tickets counted from the start, and requestors in the order of their
-    /// grants.
+    /// Returns the same state with commits and tickets counted from the start, and requestors in the order of
+    /// their grants.
     ///
-    /// Two states that differ only in these behave alike. A model checker that explores canonical states therefore
-    /// terminates, although commits and tickets grow without bound.
+    /// Two states that differ only in these behave alike. A model checker that explores canonical states
+    /// therefore terminates, although commits and tickets grow without bound.
     #[must_use]
     pub fn canonical(mut self) -> Self {
         self.commit_seq = Seq(0);

@@ -1,13 +1,14 @@
 //! The choice of a path for missing bytes, and the planning of its hops one after the other.
 //!
 //! ```text
-//!   search on the arenas before the path ──▶ path ──hop──▶ arenas after the hop ──hop──▶ ... ──▶ destination valid
-//!        ▲                                           judged again on each
+//!   search on the arenas before the path ─▶ path ─hop─▶ arenas after the hop ─hop─▶ ... ─▶ destination valid
+//!        ▲                                          judged again on each
 //!        └────────── without the hop that turned out dearer, or impossible
 //! ```
-//! The needs of a hop depend on storage, bindings and map states, and earlier hops change these. One hop may bind an
-//! arena to another's storage, and then bytes cannot be copied between the two any more. Each hop is therefore judged
-//! on the arenas as they will be at its turn. A path that turns out dearer competes at its real cost.
+//! The needs of a hop depend on storage, bindings and map states, and earlier hops change these. One hop may
+//! bind an arena to another's storage, and then bytes cannot be copied between the two any more. Each hop is
+//! therefore judged on the arenas as they will be at its turn. A path that turns out dearer competes at its
+//! real cost.
 
 use super::BusyReason;
 use super::crowd::Requestors;
@@ -23,9 +24,9 @@ use smallvec::SmallVec;
 /// Missing bytes, reduced to the properties that its path depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Missing {
-    /// The arenas where the bytes are valid, and the destinations of the hops so far. Arenas that share storage
-    /// coherently with such a destination are left out: the execution waits for a copy to exactly the arena that the
-    /// next copy reads.
+    /// The arenas where the bytes are valid, and the destinations of the hops so far. Arenas that share
+    /// storage coherently with such a destination are left out: the execution waits for a copy to exactly the
+    /// arena that the next copy reads.
     pub(super) valid: ArenaSet,
     /// The size class: the number of bytes, rounded up to a power of two.
     pub(super) class_bytes: u64,
@@ -41,14 +42,16 @@ pub(super) struct Disturbed {
     pub(super) filled: ArenaSet,
 }
 
-/// The largest number of paths that one plan remembers. They are searched linearly.
+/// Maximum number of paths that one plan remembers. They are searched linearly.
 const KNOWN_PATHS: usize = 64;
 
-/// The least size of a piece of a copy in several hops, in bytes, and the largest number of pieces. A piece should take much
-/// longer than to begin it, and the first and the last one, which overlap with nothing, little of the whole.
+/// Minimum size of a piece of a copy in several hops, in bytes. Copying a piece should take much longer than
+/// starting it.
 const LEAST_PIECE_BYTES: u64 = 8 << 20;
+/// Maximum number of pieces of such a copy. The first and the last piece overlap with nothing, and should be
+/// a small part of the whole.
 const MOST_PIECES: u64 = 16;
-/// The multiple of bytes at which pieces meet: a page.
+/// Alignment of the boundaries of pieces, in bytes: a page.
 const PIECE_ALIGN_BYTES: u64 = 4096;
 
 /// Returns the size of the pieces in which a run of bytes crosses a path of several hops.
@@ -121,7 +124,7 @@ enum Walked {
 }
 
 impl Planner<'_> {
-    /// Plans that a run of bytes becomes valid in the destination, by the cheapest path.
+    /// Plans how a run of bytes becomes valid in the destination, by the cheapest path.
     pub(super) fn lead(&mut self, span: Span, missing: Missing) -> Result<(), NoPlan> {
         let Some(path) = self.path(&missing, &[]) else { return self.follow(span, missing) };
         if let [link] = path.links[..]
@@ -137,7 +140,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Searches another path after one turned out dearer or infeasible. The draft still contains the path `walked`.
+    /// Searches another path after one turned out dearer or infeasible. The draft still contains the path
+    /// `walked`.
     fn detour(&mut self, before: &Mark, walked: Walked, span: Span, missing: Missing) -> Result<(), NoPlan> {
         let mut barred: SmallVec<[LinkId; 4]> = SmallVec::new();
         let mut best: Option<(Cost, Draft)> = None;
@@ -194,8 +198,8 @@ impl Planner<'_> {
         if cost > path.cost { Walked::Dearer(prices) } else { Walked::AsPlanned }
     }
 
-    /// Plans hop by hop while a path exists, and repeats the search after each hop. This covers cases that no single
-    /// path can solve. Every hop makes another arena valid, so the loop ends.
+    /// Plans hop by hop while a path exists, and repeats the search after each hop. This covers cases that no
+    /// single path can solve. Every hop makes another arena valid, so the loop ends.
     fn follow(&mut self, span: Span, mut missing: Missing) -> Result<(), NoPlan> {
         let before = missing.valid;
         while !missing.valid.contains(self.to) {
@@ -229,8 +233,8 @@ impl Planner<'_> {
         NoPlan::Busy(if moving { BusyReason::InTransition } else { BusyReason::ArenaInUse }, needs)
     }
 
-    /// Returns the cheapest path for a run of missing bytes that avoids the links in `barred`. Equal runs have equal
-    /// paths as long as the draft's arenas do not change.
+    /// Returns the cheapest path for a run of missing bytes that avoids the links in `barred`. Equal runs
+    /// have equal paths as long as the draft's arenas do not change.
     fn path(&mut self, missing: &Missing, barred: &[LinkId]) -> Option<Path> {
         if barred.is_empty()
             && let Some((_, path)) = self.known.iter().find(|(known, _)| known == missing)
@@ -298,12 +302,14 @@ impl Planner<'_> {
             }
             Allocation::Bound(_) | Allocation::Shared => None,
             Allocation::Internal if shared => None,
-            // A failed byte copy over a valid peer's storage would shrink the valid-set, so only a refresh is legal.
+            // A failed byte copy over a valid peer's storage would shrink the valid-set, so only a refresh is
+            // legal.
             Allocation::Internal => valid.intersection(group).is_empty().then_some(Crossing::Bytes),
         }
     }
 
-    /// Returns the cost of a link for a run of bytes on the draft's arenas, or `None` where the link is infeasible.
+    /// Returns the cost of a link for a run of bytes on the draft's arenas, or `None` where the link is
+    /// infeasible.
     fn edge(&self, id: LinkId, missing: &Missing, assume_idle: bool) -> Option<Cost> {
         let link = self.routes.link(id);
         if self.at(link.from).is_lost() || self.at(link.to).is_lost() || missing.valid.contains(link.to) {
@@ -353,9 +359,9 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns whether the missing bytes are free of other kernels' bytes and other copies' destinations in the group of `to`.
-    /// With `moves_nothing` the check ignores kernels, because a change without copying does not disturb peers that
-    /// read.
+    /// Returns whether the missing bytes are free of other kernels' bytes and other copies' destinations in
+    /// the group of `to`. With `moves_nothing` the check ignores kernels, because a change without copying
+    /// does not disturb peers that read.
     pub(super) fn destination_free(&self, to: ArenaId, disturbed: &Disturbed, moves_nothing: bool) -> bool {
         let clear_of_kernels = moves_nothing || disturbed.held.intersection(self.group(to)).is_empty();
         clear_of_kernels && !self.being_filled(to, disturbed)

@@ -1,9 +1,10 @@
-//! Planning: which allocations, map changes and copies bring the latest contents to the arena that needs them.
+//! Planning: which allocations, map changes and copies bring the latest contents to the arena that needs
+//! them.
 //!
-//! A plan is a value: it can be printed (`{:#}` prints one step per line), compared and replayed. It is computed on the
-//! state that will exist at each step, so a copy's source need not be valid yet. `path.rs` chooses the path of every missing
-//! of missing bytes (O-1). Valid bytes are not copied again, and bytes that will be overwritten are not copied at all
-//! (O-2).
+//! A plan is a value: it can be printed (`{:#}` prints one step per line), compared and replayed. It is
+//! computed on the state that will exist at each step, so a copy's source need not be valid yet. `path.rs`
+//! chooses the path of every run of missing bytes (O-1). Valid bytes are not copied again, and bytes that
+//! will be overwritten are not copied at all (O-2).
 
 use super::BusyReason;
 use super::path::{Disturbed, Missing, Traffic};
@@ -140,8 +141,8 @@ pub(super) enum NoPlan {
     Refused(Refusal),
 }
 
-/// A storage that could be shared: whether it is allocated, how many arenas it would join, the cost, the link, the root
-/// arena, and the concurrency.
+/// A storage that could be shared: whether it is allocated, how many arenas it would join, the cost, the
+/// link, the root arena, and the concurrency.
 type Root = (Reverse<bool>, Reverse<usize>, Cost, LinkId, ArenaId, Concurrency);
 
 /// Map changes to be made: the arena, the device, and the requested state.
@@ -279,7 +280,7 @@ impl<'a> Planner<'a> {
         self.lead(span, missing)
     }
 
-    /// Checks that no other user works on, or fills, the destination's storage where zeros are to be filled in.
+    /// Checks that no other user works on, or fills, the destination's bytes that zeros are to fill.
     fn is_free_to_fill(&self, disturbed: &Disturbed) -> Result<(), NoPlan> {
         if self.being_filled(self.to, disturbed) {
             return Err(NoPlan::Busy(BusyReason::Copying, self.group(self.to)));
@@ -288,8 +289,8 @@ impl<'a> Planner<'a> {
         if is_free { Ok(()) } else { Err(self.busy(BusyReason::ArenaInUse, self.to)) }
     }
 
-    /// Returns whether another plan is changing the storage or map state of `arena`, or the set of arenas that share
-    /// its storage.
+    /// Returns whether another plan is changing the storage or map state of `arena`, or the set of arenas
+    /// that share its storage.
     pub(super) fn in_transition(&self, arena: ArenaId) -> bool {
         self.group(arena).iter().any(|member| {
             let by_others = self.at(member).transition.filter(|transition| transition.owner != self.owner);
@@ -302,8 +303,8 @@ impl<'a> Planner<'a> {
         self.access_changes(arena, device, writes).is_ok()
     }
 
-    /// Returns the map changes that give `device` access to `arena`'s storage beside all other users. They cover the
-    /// arena and the peers that share its storage, for the device and for the users already there.
+    /// Returns the map changes that give `device` access to `arena`'s storage beside all other users. They
+    /// cover the arena and the peers that share its storage, for the device and for the users already there.
     fn access_changes(
         &self,
         arena: ArenaId,
@@ -327,8 +328,9 @@ impl<'a> Planner<'a> {
         Ok(changes)
     }
 
-    /// Returns the device for which a peer must be mapped before `device` uses the storage that they share, or `None` if
-    /// the peer needs no change. A peer that `device` cannot reach only has to give up its own device's access.
+    /// Returns the device for which a peer must be mapped before `device` uses the storage that they share,
+    /// or `None` if the peer needs no change. A peer that `device` cannot reach only has to give up its own
+    /// device's access.
     fn handed_over_to(
         &self,
         peer: ArenaId,
@@ -382,8 +384,8 @@ impl<'a> Planner<'a> {
         if now.gives(desc, device) && is_kept { Ok(()) } else { Err(BusyReason::ArenaInUse) }
     }
 
-    /// Returns whether the destination of a hop must be bound to a root first. Only then are the needs of the hop
-    /// known.
+    /// Returns whether the destination of a hop must be bound to a root first. Only then are the needs of the
+    /// hop known.
     pub(super) fn shares_before(&self, id: LinkId) -> bool {
         let Link { to, allocation, .. } = *self.routes.link(id);
         let is_needed = || self.routes.bound_by_need().contains(to) && !self.better_roots(to).is_empty();
@@ -395,8 +397,8 @@ impl<'a> Planner<'a> {
         if self.shares_before(id) { self.allocate(self.routes.link(id).to) } else { Ok(()) }
     }
 
-    /// Plans one hop of a path. The hop must be feasible on the arenas as they will be. Bytes are copied in pieces of
-    /// `piece_bytes`.
+    /// Plans one hop of a path. The hop must be feasible on the arenas as they will be. Bytes are copied in
+    /// pieces of `piece_bytes`.
     pub(super) fn hop(&mut self, id: LinkId, span: Span, piece_bytes: u64) -> Result<(), NoPlan> {
         let link = *self.routes.link(id);
         let writes = self.writes && link.to == self.to;
@@ -426,7 +428,8 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Plans that `arena`, which has no storage, shares the storage of `root`, and that its own device gets access.
+    /// Plans that `arena`, which has no storage, shares the storage of `root`, and that its own device gets
+    /// access.
     fn share(
         &mut self,
         arena: ArenaId,
@@ -437,8 +440,8 @@ impl<'a> Planner<'a> {
         self.at_mut(arena).alloc = Alloc::Bound { root, concurrency };
         let planned = self.draft.steps.len();
         self.give_access(arena, self.routes.arena(arena).native, writes)?;
-        // Present users of the storage get the access that the new rules require before those rules apply. If the plan
-        // is given up in between, every user keeps its access (I-6).
+        // Present users of the storage get the access that the new rules require before those rules apply. If
+        // the plan is given up in between, every user keeps its access (I-6).
         let steps = &mut self.draft.steps;
         let own = |step: &Step| matches!(step, Step::Map { arena: mapped, .. } if *mapped == arena);
         let at = steps[planned..].iter().position(own).map_or(steps.len(), |own| planned + own);
@@ -446,8 +449,8 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Plans storage for `arena` if it has none. The storage is its own, unless a binding is needed to exchange
-    /// contents with other arenas.
+    /// Plans storage for `arena` if it has none. The storage is its own, unless a binding is needed to
+    /// exchange contents with other arenas.
     pub(super) fn allocate(&mut self, arena: ArenaId) -> Result<(), NoPlan> {
         if self.at(arena).alloc.is_allocated() {
             return Ok(());
@@ -469,8 +472,8 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Returns the links that `arena` needs for its binding and that could bind it if there were no users, with their
-    /// costs.
+    /// Returns the links that `arena` needs for its binding and that could bind it if there were no users,
+    /// with their costs.
     fn roots_for(&self, arena: ArenaId) -> impl Iterator<Item = (Cost, LinkId, Concurrency)> {
         (0..).map(LinkId).zip(self.routes.links()).filter_map(move |(id, link)| {
             let Allocation::Bound(concurrency) = link.allocation else { return None };
@@ -489,7 +492,8 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Returns the arenas that needed bindings connect to `arena`, directly or indirectly, including `arena` itself.
+    /// Returns the arenas that needed bindings connect to `arena`, directly or indirectly, including `arena`
+    /// itself.
     fn needed_by(&self, arena: ArenaId) -> ArenaSet {
         let mut joined = ArenaSet::of(arena);
         loop {
@@ -519,9 +523,9 @@ impl<'a> Planner<'a> {
         joined.iter().filter(|&member| group.contains(member) || binds(member)).count()
     }
 
-    /// Returns the roots that serve `arena` better than storage of its own would. These are the roots that already have
-    /// storage, and those that would join it to more arenas. Allocated roots come first, then those that join the most
-    /// arenas, then the cheapest.
+    /// Returns the roots that serve `arena` better than storage of its own would. These are the roots that
+    /// already have storage, and those that would join it to more arenas. Allocated roots come first, then
+    /// those that join the most arenas, then the cheapest.
     fn better_roots(&self, arena: ArenaId) -> SmallVec<[Root; 2]> {
         let joined = self.needed_by(arena);
         let own = self.serves(arena, joined);
@@ -536,7 +540,8 @@ impl<'a> Planner<'a> {
         roots
     }
 
-    /// Returns an arena that has storage and that `arena` must share it with, because nothing else joins the two.
+    /// Returns an arena whose storage `arena` must share, because nothing else joins the two. That storage
+    /// exists already.
     pub(super) fn must_share(&self, arena: ArenaId) -> Option<ArenaId> {
         if !self.routes.bound_by_need().contains(arena) {
             return None;
@@ -545,7 +550,8 @@ impl<'a> Planner<'a> {
         roots.find(|(is_there, ..)| is_there.0).map(|(.., root, _)| root)
     }
 
-    /// Returns the root that `arena` must share storage with, if any: the best one that the present users permit.
+    /// Returns the root that `arena` must share storage with, if any: the best one that the present users
+    /// permit.
     fn root_for(&self, arena: ArenaId) -> Result<Option<(ArenaId, Concurrency)>, NoPlan> {
         if !self.routes.bound_by_need().contains(arena) {
             return Ok(None);
@@ -568,7 +574,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans the map changes that let `device` work in `arena` beside all other users, or reports why it cannot.
+    /// Plans the map changes that let `device` work in `arena` beside all other users, or reports why it
+    /// cannot.
     pub(super) fn give_access(
         &mut self,
         arena: ArenaId,

@@ -1,8 +1,9 @@
 //! The queue of one buffer: first come, first served, and compatible requests are admitted together.
 //!
-//! The head is granted as soon as possible. A later request overtakes it only if that disturbs no earlier request. It
-//! must not conflict with an earlier waiting request, so a stream of readers does not starve a writer. It must not add
-//! users to an arena that an earlier request needs idle, so map changes are not starved either.
+//! The head is granted as soon as possible. A later request overtakes it only if that disturbs no earlier
+//! request. It must not conflict with an earlier waiting request, so a stream of readers does not starve a
+//! writer. It must not add users to an arena that an earlier request needs idle, so map changes are not
+//! starved either.
 
 use super::BusyReason;
 use super::{Begin, BufferState, Refusal, Request, Routes, Step};
@@ -35,7 +36,7 @@ pub struct Admission {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
     waiting: VecDeque<Waiting>,
-    /// All bytes that they claim, and perhaps bytes of requests that have left. States are compared without it.
+    /// All bytes that they claim, and perhaps bytes of requests that have left. Comparisons ignore it.
     claimed: Spans,
 }
 
@@ -57,13 +58,13 @@ impl Queue {
         self.waiting.push_back(waiting);
     }
 
-    /// Returns whether all claimed bytes are among those noted.
+    /// Returns whether `claimed` covers the claims of all waiting requests.
     pub(super) fn knows_its_claims(&self) -> bool {
         let mut claims = self.iter().flat_map(|waiting| &waiting.request.claims);
         claims.all(|claim| self.claimed.contain(claim.span))
     }
 
-    /// Counts the tickets from 1.
+    /// Renumbers the tickets from 1.
     pub(super) fn make_canonical(&mut self) {
         for (waiting, ticket) in self.waiting.iter_mut().zip(1..) {
             waiting.ticket = Ticket(ticket);
@@ -85,7 +86,7 @@ impl Hash for Queue {
     }
 }
 
-/// What the requests that are still waiting claim, and the arenas that they need idle.
+/// The claims of the requests that still wait, and the arenas that they need idle.
 #[derive(Debug, Default)]
 struct Earlier {
     read: Spans,
@@ -147,7 +148,7 @@ impl Earlier {
 
     /// Returns whether the earlier requests bar every request that claims some of these bytes and no others.
     fn bars_all(&self, claimed: &Spans) -> bool {
-        // Their own bytes are among these.
+        // `written` is a subset of `claimed`, so the two are equal if their sizes are.
         self.written.len == claimed.len
     }
 
@@ -176,7 +177,8 @@ impl BufferState {
         self.begin_now(routes, request)
     }
 
-    /// Returns whether a request, which conflicts with none that wait, would use an arena that one of them needs idle.
+    /// Returns whether a request would use an arena that a waiting request needs idle. It must conflict with
+    /// no waiting request.
     fn takes_a_needed_arena(&self, routes: &dyn Routes, request: &Request) -> bool {
         let uses = self.would_use(routes, request);
         let mut earlier = Earlier::default();
@@ -193,7 +195,7 @@ impl BufferState {
         earlier.needs_one_of(uses)
     }
 
-    /// Returns the arenas whose storage a request would use, with those of its copies.
+    /// Returns the arenas whose storage a request would use, including those of its copies.
     fn would_use(&self, routes: &dyn Routes, request: &Request) -> ArenaSet {
         if request.claims.is_empty() {
             return ArenaSet::EMPTY;
@@ -228,23 +230,25 @@ impl BufferState {
         found.is_ok_and(|index| self.queue.waiting.remove(index).is_some())
     }
 
-    /// Re-evaluates the queue from its head after a change, and admits the requests that can be granted now. A second
-    /// call without a change in between admits nothing.
+    /// Re-evaluates the queue from its head after a change, and admits the requests that can be granted now.
+    /// A second call without a change in between admits nothing.
     ///
     /// # Complexity
-    /// O(1) for an empty queue. O(n log n) for n waiting claims if none is admitted; those behind requests that write all
-    /// bytes claimed in the queue do not count.
-    #[must_use = "those admitted wait to be told"]
+    /// O(1) for an empty queue. O(n log n) for n waiting claims if none is admitted. Claims behind requests
+    /// that write all bytes claimed in the queue do not count.
+    #[must_use = "admitted requests wait for their answers"]
     pub fn pump(&mut self, routes: &dyn Routes) -> Vec<Admission> {
         let mut admitted = Vec::new();
         while !self.queue.is_empty() {
             let before = admitted.len();
             let needs_idle = self.pump_once(routes, &mut admitted);
             let now = &admitted[before..];
-            // A kernel that was just admitted may have another request in the queue, which must now be refused.
+            // A kernel that was just admitted may have another request in the queue, which must now be
+            // refused.
             let is_told =
                 |waiting: &Waiting| now.iter().any(|now| now.request.kernel == waiting.request.kernel);
-            // Those just admitted may have changed for what an earlier request waits, so that it bars others no more.
+            // An admission may have changed what an earlier request waits for, so that it no longer bars
+            // others.
             let is_changed = !now.is_empty() && !needs_idle.is_empty();
             if !is_changed && !self.queue.iter().any(is_told) {
                 break;
@@ -253,8 +257,8 @@ impl BufferState {
         admitted
     }
 
-    /// Examines each waiting request once, in order, as far as one can be admitted. Returns the arenas that those who still
-    /// wait need idle.
+    /// Examines the waiting requests in order, and stops where no later one can be admitted. Returns the
+    /// arenas that the examined requests that still wait need idle.
     fn pump_once(&mut self, routes: &dyn Routes, admitted: &mut Vec<Admission>) -> ArenaSet {
         let Queue { mut waiting, mut claimed } = std::mem::take(&mut self.queue);
         let (mut earlier, mut stay) = (Earlier::default(), Vec::new());

@@ -75,8 +75,8 @@ pub enum BusyReason {
     Copying,
     /// The required change of map state would cut off users of the arena, or of an arena on the path to it.
     ArenaInUse,
-    /// The arena, or one on the path to it, is about to be allocated, mapped or bound, or its lost storage still has
-    /// users.
+    /// The arena, or one on the path to it, is about to be allocated, mapped or bound, or its lost storage
+    /// still has users.
     InTransition,
     /// An earlier request is waiting, and this one would overtake it.
     Queue,
@@ -133,7 +133,7 @@ pub enum AttachRefusal {
     /// A kernel holds some of the bytes, or they are being copied, so their contents cannot be replaced.
     #[error("a kernel or a copy uses some of the bytes")]
     InUse,
-    /// Requests wait for the buffer, and new contents would pass them by.
+    /// Requests wait for the buffer, and new contents would overtake them.
     #[error("earlier requests are waiting")]
     Queue,
     /// Only shared storage joins the arena to another one, which has storage already.
@@ -143,7 +143,7 @@ pub enum AttachRefusal {
         root: ArenaId,
     },
     /// The buffer is closed or wedged, or the arena's device is lost.
-    #[error("the buffer does not serve any more")]
+    #[error("the buffer is closed or wedged, or the arena's device is lost")]
     NotOpen,
 }
 
@@ -167,6 +167,6 @@ pub enum BindRefusal {
     #[error("the storage is in use")]
     InUse,
     /// The buffer is closed or wedged, or one of the arenas is lost.
-    #[error("the buffer does not serve any more")]
+    #[error("the buffer is closed or wedged, or the device of one of them is lost")]
     NotOpen,
 }

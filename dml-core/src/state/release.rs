@@ -98,11 +98,12 @@ impl BufferState {
         }
     }
 
-    /// Turns a writing grant into a reading grant: commits what it wrote, and keeps its read access. Returns the
-    /// commit, if one was made.
+    /// Turns a writing grant into a reading grant: commits what it wrote, and keeps its read access. Returns
+    /// the commit, if one was made.
     ///
     /// # Errors
-    /// [`Refusal::DeviceLost`] if the arena's device is lost, [`Refusal::Closed`] when there is no such grant.
+    /// [`Refusal::DeviceLost`] if the arena's device is lost, [`Refusal::Closed`] when there is no such
+    /// grant.
     pub fn downgrade(&mut self, routes: &dyn Routes, grant: OwnerId) -> Result<Option<Seq>, Refusal> {
         let index = self.requestors.place(grant).ok_or(Refusal::Closed)?;
         let entry = &self.requestors[index];
@@ -123,8 +124,8 @@ impl BufferState {
     /// Gives poisoned bytes their last committed contents back. Bytes that are not poisoned do not change.
     ///
     /// # Errors
-    /// [`Refusal::Closed`] if the buffer is closing or closed. [`Refusal::NotRestorable`] if those contents are lost.
-    /// Nothing changed then. `Ok(false)` while a kernel holds some of the bytes.
+    /// [`Refusal::Closed`] if the buffer is closing or closed. [`Refusal::NotRestorable`] if those contents
+    /// are lost. Nothing changed then. `Ok(false)` while a kernel holds some of the bytes.
     pub fn restore(&mut self, span: Span) -> Result<bool, Refusal> {
         if matches!(self.lifecycle, Lifecycle::Closing | Lifecycle::Closed) {
             return Err(Refusal::Closed);

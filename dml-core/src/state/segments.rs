@@ -1,8 +1,8 @@
 //! The segments of a buffer: an interval map over `[0, len)` that says where each byte is valid.
 //!
-//! The segments cover the buffer exactly, in order, and none is empty (I-12). Neighbours of equal content form one
-//! segment. Neighbours of different content are never merged: the intersection of their valid-sets could be empty,
-//! and data would be lost.
+//! The segments cover the buffer exactly, in order, and none is empty (I-12). Neighbours of equal content
+//! form one segment. Neighbours of different content are never merged: the intersection of their valid-sets
+//! could be empty, and data would be lost.
 
 use crate::base::id::ArenaSet;
 use crate::base::range::Span;

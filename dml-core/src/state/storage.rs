@@ -1,4 +1,5 @@
-//! Changes of storage: bindings, frees, arenas that will not be used, lost devices, and the end of the buffer.
+//! Changes of storage: bindings, frees, arenas that will not be used, lost devices, and the end of the
+//! buffer.
 
 use super::plan::Planner;
 use super::{
@@ -12,12 +13,12 @@ use crate::base::id::{ArenaId, ArenaSet, DeviceId, OwnerId, Seq};
 use crate::base::range::Span;
 use crate::memory::desc::Concurrency;
 
-/// What storage of the application brings to a buffer that exists.
+/// What the application's storage brings to an existing buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Brings {
     /// Its contents, which become those of the buffer.
     Contents,
-    /// Room alone: the contents of the buffer stay as they are.
+    /// Only room: the contents of the buffer stay as they are.
     Room,
 }
 
@@ -35,7 +36,8 @@ impl BufferState {
             let loss = &mut self.arena_mut(arena).loss;
             *loss = (*loss).max(Loss::Storage);
         } else if self.tenancy(routes).mirrors(root).contains(arena) {
-            // The group is coherent, so the arena is valid wherever its root is, as long as the binding lasts.
+            // The group is coherent, so the arena is valid wherever its root is, as long as the binding
+            // lasts.
             self.update_all(|content| match content.valid.contains(root) {
                 true => Content { valid: content.valid.with(arena), ..content },
                 false => content,
@@ -83,8 +85,8 @@ impl BufferState {
         Ok(plan)
     }
 
-    /// Gives `arena`, which has no storage, storage of the application. Returns the commit that its contents are, if they
-    /// become the contents of the buffer.
+    /// Gives `arena`, which has no storage, storage of the application. Returns the commit of its contents,
+    /// if they become those of the buffer.
     ///
     /// # Errors
     /// [`AttachRefusal`]; nothing changed then.
@@ -136,12 +138,13 @@ impl BufferState {
         Ok(())
     }
 
-    /// Checks that the storage of `arena` can be freed now.
+    /// Checks whether the storage of `arena` can be freed now.
     fn may_free(&self, arena: ArenaId) -> Result<(), FreeRefusal> {
         if self.is_wanted(arena) {
             return Err(FreeRefusal::InUse);
         }
-        // The group may have other rules without this member, so no plan made under the present rules may be pending.
+        // The group may have other rules without this member, so no plan made under the present rules may be
+        // pending.
         let group = self.group(arena).without(arena);
         let planned = |member| self.arena(member).transition.is_some() || self.arena(member).copy_refs > 0;
         let awaited = |entry: &Requestor| entry.phase == Phase::Preparing && group.contains(entry.arena);
@@ -182,13 +185,16 @@ impl BufferState {
         }
     }
 
-    /// Records that no kernel will use `arena` until it is requested there again. Its storage is freed as soon as nobody
-    /// uses it and its contents are valid elsewhere, which may be now (I-28). Returns what brings the contents that are
-    /// valid nowhere else to `home`: [`Begin::Granted`] means that there are none, and [`Begin::Busy`] that they cannot
-    /// be brought now and stay until they are valid elsewhere.
+    /// Records that no kernel will use `arena` until it is requested there again. Its storage is freed as
+    /// soon as it has no users and its contents are valid elsewhere, which may be at once (I-28).
+    ///
+    /// Contents that are valid nowhere else are brought to `home`, and the result is that of the prefetch.
+    /// [`Begin::Granted`] means that there are no such contents. [`Begin::Busy`] means that they cannot be
+    /// brought now, and stay until they are valid elsewhere.
     ///
     /// # Errors
-    /// [`FreeRefusal::External`], because such storage is never freed. It and [`Begin::Refused`] change nothing.
+    /// [`FreeRefusal::External`], because such storage is never freed. It and [`Begin::Refused`] change
+    /// nothing.
     pub fn will_not_use(
         &mut self,
         routes: &dyn Routes,
@@ -211,7 +217,7 @@ impl BufferState {
             .iter()
             .filter(|(_, content)| content.valid == ArenaSet::of(arena) && content.status == Status::Defined);
         let claims = only_here.map(|(span, _)| Claim { span, access: Access::ReadOnly });
-        // What a kernel is about to overwrite is not worth a copy.
+        // Bytes that a kernel is about to overwrite are not worth a copy.
         let claims = claims.filter(|&claim| self.conflicts(&Claims::new([claim])).is_ok());
         let claims = Claims::new(claims);
         if claims.is_empty() {
@@ -224,7 +230,7 @@ impl BufferState {
         Ok(begin)
     }
 
-    /// Returns an arena whose storage is to be freed and can be.
+    /// Returns a retired arena whose storage can be freed now.
     pub(super) fn retiring(&self) -> Option<ArenaId> {
         let retired = |id: &ArenaId| self.arena(*id).is_retired && self.arena(*id).alloc.is_allocated();
         self.arena_ids().filter(retired).find(|id| self.may_free(*id).is_ok())
@@ -241,8 +247,8 @@ impl BufferState {
         self.requestors.arenas().contains(arena)
     }
 
-    /// Records that a device is lost, with all storage of its native arenas. Returns whether this was new; otherwise
-    /// nothing changed.
+    /// Records that a device is lost, with all storage of its native arenas. Returns whether this was new;
+    /// otherwise nothing changed.
     pub fn device_lost(&mut self, routes: &dyn Routes, device: DeviceId) -> bool {
         let native = |arena: &ArenaId| routes.arena(*arena).native == device;
         if self.arena_ids().filter(native).all(|arena| self.arena(arena).loss == Loss::Device) {
@@ -275,9 +281,9 @@ impl BufferState {
         true
     }
 
-    /// Stops accepting requests, and refuses those that wait. The buffer is closed as soon as it has no grants and no
-    /// pending work.
-    #[must_use = "those refused wait to be told"]
+    /// Stops accepting requests, and refuses those that wait. The buffer is closed as soon as it has no
+    /// grants and no pending work.
+    #[must_use = "refused requests wait for their answers"]
     pub fn close(&mut self, routes: &dyn Routes) -> Vec<Admission> {
         if self.lifecycle == Lifecycle::Open || self.lifecycle == Lifecycle::Wedged {
             self.lifecycle = Lifecycle::Closing;
@@ -287,9 +293,10 @@ impl BufferState {
         refused
     }
 
-    /// Completes what becomes possible when users leave or contents become valid elsewhere. Storage of a lost root is
-    /// dropped after its last user, storage that will not be used is dropped as soon as it may be, and a closing buffer without users becomes closed. The caller frees the storage of every arena that has none here any
-    /// more (I-25).
+    /// Completes what becomes possible when users leave or contents become valid elsewhere. Storage of a lost
+    /// root is dropped after its last user. Storage of a retired arena is dropped as soon as it may be freed.
+    /// A closing buffer without users becomes closed. The caller frees the storage of every arena that has
+    /// none here any more (I-25).
     pub(super) fn settle(&mut self, routes: &dyn Routes) {
         for id in self.arena_ids() {
             if self.arena(id).loss == Loss::Storage && !self.is_wanted(id) {

@@ -15,23 +15,23 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// The host, to which main memory is native.
+/// The host, whose native arena is main memory.
 pub(super) const CPU: DeviceId = DeviceId(0);
-/// The first further device.
+/// The first GPU.
 pub(super) const GPU: DeviceId = DeviceId(1);
-/// The second further device.
+/// The second GPU.
 pub(super) const GPU2: DeviceId = DeviceId(2);
 /// Main memory.
 pub(super) const MAIN_ARENA: ArenaId = ArenaId(0);
-/// The memory of the first further device.
+/// The memory of the first GPU.
 pub(super) const GPU_ARENA: ArenaId = ArenaId(1);
-/// The memory of the second further device.
+/// The memory of the second GPU.
 pub(super) const GPU2_ARENA: ArenaId = ArenaId(2);
-/// The bytes of every buffer.
+/// The size of every buffer, in bytes.
 pub(super) const LEN: u64 = 30;
-/// What a change of map state adds to the price of a link, in nanoseconds.
+/// Price of a change of map state, in nanoseconds; added to that of the link.
 pub(super) const REMAP_NS: u64 = 1_000;
-/// What an allocation adds.
+/// Price of an allocation, in nanoseconds.
 pub(super) const ALLOC_NS: u64 = 100_000;
 
 /// Arenas and links with fixed prices.
@@ -40,12 +40,12 @@ pub(super) struct Bench {
     arenas: Vec<ArenaDesc>,
     links: Vec<Link>,
     prices_ns: Vec<u64>,
-    /// What was answered to keys before, in any clone.
+    /// The earlier answers by key, of all clones.
     remembered: Rc<RefCell<HashMap<PathKey, Option<Path>>>>,
 }
 
 impl Bench {
-    /// Main memory alone.
+    /// Creates a platform of main memory alone.
     pub(super) fn new() -> Self {
         let main = ArenaDesc::new("main", ArenaKind("test"), CPU)
             .with_remotes(DeviceSet::of(CPU))
@@ -54,14 +54,16 @@ impl Bench {
         Self { arenas: vec![main], links: Vec::new(), prices_ns: Vec::new(), remembered: Rc::default() }
     }
 
-    /// Main memory and two exclusive gpus, each joined to main memory by read and write calls.
+    /// Creates a platform of main memory and two exclusive GPUs, each joined to main memory by read and write
+    /// calls.
     pub(super) fn star() -> Self {
         let bench = Self::new().gpu(Concurrency::Exclusive).gpu(Concurrency::Exclusive);
         let bench = bench.link(MAIN_ARENA, GPU_ARENA, 10).link(GPU_ARENA, MAIN_ARENA, 10);
         bench.link(MAIN_ARENA, GPU2_ARENA, 10).link(GPU2_ARENA, MAIN_ARENA, 10)
     }
 
-    /// Main memory and a gpu that can share storage, and a second gpu that can copy from and to main memory.
+    /// Creates a platform of main memory and two GPUs. The first can share storage with main memory, the
+    /// second can copy from and to it.
     pub(super) fn bound(concurrency: Concurrency) -> Self {
         let bench = Self::new().gpu(concurrency).gpu(Concurrency::Exclusive);
         let (main, gpu) = ((MAIN_ARENA, CPU), (GPU_ARENA, GPU));
@@ -70,13 +72,13 @@ impl Bench {
         bench.link(MAIN_ARENA, GPU2_ARENA, 10).link(GPU2_ARENA, MAIN_ARENA, 10)
     }
 
-    /// A further device whose memory the host can map.
+    /// Adds a device whose memory the host can map.
     pub(super) fn gpu(self, concurrency: Concurrency) -> Self {
         let native = DeviceId(self.arenas.len() as u16);
         self.memory(native, DeviceSet::of(CPU), concurrency)
     }
 
-    /// A further memory.
+    /// Adds an arena.
     pub(super) fn memory(mut self, native: DeviceId, remotes: DeviceSet, concurrency: Concurrency) -> Self {
         let name = format!("arena{}", self.arenas.len());
         let desc = ArenaDesc::new(&name, ArenaKind("test"), native)
@@ -87,14 +89,14 @@ impl Bench {
         self
     }
 
-    /// A link by which each end is reached through its own device.
+    /// Adds a link that reaches each end through its own device.
     pub(super) fn link(self, from: ArenaId, to: ArenaId, price_ns: u64) -> Self {
         let native = |arena: ArenaId| self.arenas[usize::from(arena.0)].native;
         let (source_via, target_via) = (native(from), native(to));
         self.link_via((from, source_via), (to, target_via), Allocation::Internal, price_ns)
     }
 
-    /// A link.
+    /// Adds a link.
     pub(super) fn link_via(
         mut self,
         (from, source_via): (ArenaId, DeviceId),
@@ -107,12 +109,12 @@ impl Bench {
         self
     }
 
-    /// How many paths an implementation could remember.
+    /// Returns the number of paths that an implementation could cache.
     pub(super) fn remembered(&self) -> usize {
         self.remembered.borrow().len()
     }
 
-    /// A buffer of this platform that was never written.
+    /// Creates a buffer of this platform that was never written.
     pub(super) fn buffer(&self, len: u64) -> BufferState {
         BufferState::new(self, len, Initial::Undefined)
     }
@@ -132,7 +134,7 @@ impl Routes for Bench {
         Some(Cost::from_ns(self.prices_ns[usize::from(link.0)] + query.bytes + remaps * REMAP_NS))
     }
 
-    /// Looks at every path that visits no arena twice.
+    /// Compares all paths that visit no arena twice.
     fn cheapest(
         &self,
         sources: ArenaSet,
@@ -163,7 +165,7 @@ impl Routes for Bench {
         Some(Path { links: links.into(), cost })
     }
 
-    /// Remembers nothing, and sees to it that others may: the same key has the same answer.
+    /// Caches nothing, but checks that caching would be correct: the same key always has the same answer.
     fn cheapest_idle(&self, key: PathKey, edge: &mut dyn FnMut(LinkId) -> Option<Cost>) -> Option<Path> {
         let path = self.cheapest(key.sources, key.to, edge);
         let before = self.remembered.borrow_mut().insert(key.clone(), path.clone());
@@ -172,7 +174,7 @@ impl Routes for Bench {
     }
 }
 
-/// A buffer of a bench, driven by hand. Whatever is done, every invariant holds afterwards.
+/// A buffer of a bench, driven by hand. Every invariant is checked after each action.
 #[derive(Clone, Debug)]
 pub(super) struct Driver {
     pub(super) bench: Bench,
@@ -181,19 +183,19 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// A buffer of 30 bytes that was never written.
+    /// Creates a buffer of 30 bytes that was never written.
     pub(super) fn new(bench: Bench) -> Self {
         let state = bench.buffer(LEN);
         Self { bench, state, last: 0 }
     }
 
-    /// A buffer of 30 zeros.
+    /// Creates a buffer of 30 zeros.
     pub(super) fn zeroed(bench: Bench) -> Self {
         let state = BufferState::new(&bench, LEN, Initial::Zeroed);
         Self { bench, state, last: 0 }
     }
 
-    /// A number that nobody has.
+    /// Returns an unused id.
     pub(super) fn next(&mut self) -> OwnerId {
         self.last += 1;
         OwnerId(self.last)
@@ -209,20 +211,20 @@ impl Driver {
         result
     }
 
-    /// A request of a kernel that nobody else is.
+    /// Creates a request of a new kernel.
     pub(super) fn request(&mut self, arena: ArenaId, claims: &[Claim]) -> Request {
         let grant = self.next();
         Request { kernel: KernelId(grant.0), grant, arena, claims: Claims::new(claims.iter().copied()) }
     }
 
-    /// Asks, and carries nothing out.
+    /// Submits a request of a new kernel, and carries no plan out.
     #[track_caller]
     pub(super) fn ask(&mut self, arena: ArenaId, span: (u64, u64), access: Access) -> (OwnerId, Begin) {
         let request = self.request(arena, &[claim(span.0, span.1, access)]);
         (request.grant, self.act(|state, bench| state.begin(bench, &request)))
     }
 
-    /// Asks, and waits where it has to.
+    /// Submits a request that must be busy, and puts it into the queue.
     #[track_caller]
     pub(super) fn wait(&mut self, arena: ArenaId, span: (u64, u64), access: Access) -> Ticket {
         let request = self.request(arena, &[claim(span.0, span.1, access)]);
@@ -233,14 +235,14 @@ impl Driver {
         ticket
     }
 
-    /// Makes the transitions of one step, out of any order.
+    /// Makes the transitions of one step, without an execution.
     #[track_caller]
     pub(super) fn step(&mut self, owner: OwnerId, step: Step) {
         self.act(|state, bench| match step {
             Step::Allocate { arena } => state.allocated(bench, arena),
             Step::Bind { arena, root, concurrency } => state.bound(bench, arena, root, concurrency),
             Step::Map { arena, device, target } => {
-                state.mapped(bench, owner, (arena, device, target), target).expect("as it was asked for");
+                state.mapped(bench, owner, (arena, device, target), target).expect("as requested");
             }
             Step::Copy(copy) => state.started(copy.id).expect("neither end is lost"),
         });
@@ -249,7 +251,7 @@ impl Driver {
         }
     }
 
-    /// Carries a plan out, every copy before the next begins where it can.
+    /// Carries a plan out. Each copy ends only when the execution must wait.
     #[track_caller]
     pub(super) fn carry_out(&mut self, plan: SyncPlan) -> Result<(), Refusal> {
         let mut execution = Execution::new(plan);
@@ -257,7 +259,7 @@ impl Driver {
             let step = match self.act(|state, _| execution.next(state)) {
                 Next::Do(Step::Copy(_)) => continue,
                 Next::Do(step) => step,
-                Next::Wait => Step::Copy(*execution.under_way().next().expect("something is under way")),
+                Next::Wait => Step::Copy(*execution.under_way().next().expect("a copy is under way")),
                 Next::Finish => {
                     return self.act(|state, bench| execution.finish(bench, state).map(|_| ()));
                 }
@@ -268,20 +270,20 @@ impl Driver {
         }
     }
 
-    /// Access at the end of whatever plan it takes.
+    /// Acquires access, and carries out the plan if there is one.
     #[track_caller]
     pub(super) fn acquire(&mut self, arena: ArenaId, span: (u64, u64), access: Access) -> OwnerId {
         match self.ask(arena, span, access) {
             (grant, Begin::Granted(_)) => grant,
             (grant, Begin::Plan(plan)) => {
-                self.carry_out(plan).expect("nothing befalls the buffer");
+                self.carry_out(plan).expect("the buffer stays intact");
                 grant
             }
             (_, refused) => panic!("{refused:?}"),
         }
     }
 
-    /// The plan of a request that cannot be granted at once.
+    /// Returns the plan of a request, which must need one.
     #[track_caller]
     pub(super) fn plan(&mut self, arena: ArenaId, span: (u64, u64), access: Access) -> SyncPlan {
         match self.ask(arena, span, access) {
@@ -296,7 +298,7 @@ impl Driver {
         self.act(|state, bench| state.release(bench, grant, outcome))
     }
 
-    /// Ends a grant that nothing else happened to.
+    /// Ends a grant, whose outcome must count as given.
     #[track_caller]
     pub(super) fn end(&mut self, grant: OwnerId, outcome: Outcome) {
         assert_eq!(self.release(grant, outcome).map(|release| release.outcome), Ok(outcome));
@@ -321,7 +323,7 @@ impl Driver {
     pub(super) fn bind(&mut self, arena: ArenaId, root: ArenaId, concurrency: Concurrency) {
         let owner = self.next();
         let plan = self.act(|state, _| state.bind(owner, arena, root, concurrency)).expect("it can be bound");
-        self.carry_out(plan).expect("nothing befalls the buffer");
+        self.carry_out(plan).expect("the buffer stays intact");
     }
 
     /// Frees storage.
@@ -330,7 +332,7 @@ impl Driver {
         self.act(|state, bench| state.free(bench, arena))
     }
 
-    /// The segments: where each ends, who is valid there, and what it holds.
+    /// Returns the end, the valid-set and the status of each segment.
     pub(super) fn segments(&self) -> Vec<(u64, Vec<u8>, Status)> {
         let part = |(span, content): (Span, Content)| {
             (span.end(), content.valid.iter().map(|arena| arena.0).collect(), content.status)
@@ -338,7 +340,7 @@ impl Driver {
         self.state.segments().iter().map(part).collect()
     }
 
-    /// Whether `act` says what is expected and changes nothing.
+    /// Checks that `act` returns `expected` and changes nothing.
     #[track_caller]
     pub(super) fn refuses<R: PartialEq + std::fmt::Debug>(
         &mut self,
@@ -352,7 +354,7 @@ impl Driver {
     }
 }
 
-/// A claim on the bytes from `start` to `end`.
+/// Creates a claim on the bytes from `start` to `end`.
 pub(super) fn claim(start: u64, end: u64, access: Access) -> Claim {
     Claim { span: Span::new(start, end), access }
 }

@@ -1,8 +1,9 @@
 //! The transitions of the machine. The result of each transition names the caller's next action.
 //!
-//! An [`Execution`](super::Execution) carries out a plan by making the transitions of its steps: allocate or bind
-//! storage, change a map state, start and complete a copy. At the end the plan is finished; it may be given up at any
-//! point. A plan that is given up leaves nothing behind except the allocations and copies that it had completed (I-15).
+//! An [`Execution`](super::Execution) carries out a plan by making the transitions of its steps: allocate or
+//! bind storage, change a map state, start and complete a copy. At the end the plan is finished; it may be
+//! given up at any point. A plan that is given up leaves nothing behind except the allocations and copies
+//! that it had completed (I-15).
 
 use super::plan::{NoPlan, Planner};
 use super::requestors::writes;
@@ -48,8 +49,8 @@ pub enum Begin {
 }
 
 impl BufferState {
-    /// Examines a request without changing anything: the result is access at once (`Ok(None)`), a plan, or a reason why
-    /// not.
+    /// Examines a request without changing anything. The result is access at once (`Ok(None)`), a plan, or
+    /// the reason for neither.
     pub(super) fn examine(&self, routes: &dyn Routes, request: &Request) -> Result<Option<SyncPlan>, Begin> {
         self.refuses(request)?;
         self.conflicts(&request.claims)?;
@@ -86,8 +87,8 @@ impl BufferState {
         Ok(Some(plan).filter(|plan| !plan.steps.is_empty()))
     }
 
-    /// Returns whether the kernel can start at once. This finds the common case without planning. `false` is not final:
-    /// a plan without steps also means that the kernel can start at once.
+    /// Returns whether the kernel can start at once. This finds the common case without planning. `false` is
+    /// not final: a plan without steps also means that the kernel can start at once.
     fn is_ready(&self, routes: &dyn Routes, request: &Request, writes: bool) -> bool {
         let (arena, desc) = (self.arena(request.arena), routes.arena(request.arena));
         let shared = |other: &super::ArenaState| matches!(other.alloc, Alloc::Bound { .. });
@@ -104,7 +105,8 @@ impl BufferState {
             })
     }
 
-    /// Refuses a request that waiting cannot help: the buffer is closed or wedged, or the kernel would wait for itself.
+    /// Refuses a request for which waiting is useless: the buffer is closed or wedged, or the kernel would
+    /// wait for itself.
     pub(super) fn refuses(&self, request: &Request) -> Result<(), Begin> {
         self.is_open()?;
         match self.requestors.held_by(request.kernel, &request.claims) {
@@ -122,7 +124,7 @@ impl BufferState {
         }
     }
 
-    /// Reports `Busy` if a kernel or a copy is in the way.
+    /// Reports `Busy` if a kernel or a copy conflicts with the claims.
     pub(super) fn conflicts(&self, claims: &Claims) -> Result<(), Begin> {
         let busy = |reason| Begin::Busy { reason, needs_idle: ArenaSet::EMPTY };
         if self.requestors.conflict(claims) {
@@ -229,11 +231,12 @@ impl BufferState {
         self.settle(routes);
     }
 
-    /// Records a change of an arena's map state for a device. The plan asked for the target; the arena reports `state`.
+    /// Records a change of an arena's map state for a device. The plan asked for the target; the arena
+    /// reports `state`.
     ///
     /// # Errors
-    /// [`ContractBreach`] when `state` denies access to the device or to a user of the storage, or is malformed, or is
-    /// bimapped although the target is not. The buffer is then wedged.
+    /// [`ContractBreach`] when `state` denies access to the device or to a user of the storage, or is
+    /// malformed, or is bimapped although the target is not. The buffer is then wedged.
     pub(super) fn mapped(
         &mut self,
         routes: &dyn Routes,
@@ -244,7 +247,7 @@ impl BufferState {
         let breach = self.breach(routes, owner, (arena, device, target), state);
         match breach {
             None => self.arena_mut(arena).map = state,
-            // A closing buffer already refuses service, and must still be able to reach its end.
+            // A closing buffer already refuses requests, and must still reach `Closed`.
             Some(_) if self.lifecycle == Lifecycle::Open => self.lifecycle = Lifecycle::Wedged,
             Some(_) => {}
         }
@@ -263,7 +266,8 @@ impl BufferState {
     ) -> Option<DeviceId> {
         let (desc, group, before) = (routes.arena(arena), self.group(arena), self.arena(arena).map);
         let users = self.users(routes);
-        // Other owners keep the access they have; the plan's own kernel and copies get the access of the target.
+        // Other owners keep the access they have; the plan's own kernel and copies get the access of the
+        // target.
         let mut cut_off = users.iter().filter(|user| group.contains(user.arena)).filter(|user| {
             let had = if user.owner == owner { target } else { before };
             had.gives(desc, user.device) && !state.gives(desc, user.device)
@@ -280,10 +284,10 @@ impl BufferState {
     /// Starts a copy.
     ///
     /// # Errors
-    /// [`Refusal::DeviceLost`] if one of its ends is lost. [`Refusal::Poisoned`] or [`Refusal::Uninitialized`] if its
-    /// bytes are. [`Refusal::Unreachable`] if its source does not hold them. [`Refusal::Wedged`] if the buffer is
-    /// wedged. [`Refusal::Closed`] if there is no such copy. The copy has not started then, and its plan must be
-    /// given up.
+    /// [`Refusal::DeviceLost`] if one of its ends is lost. [`Refusal::Poisoned`] or
+    /// [`Refusal::Uninitialized`] if its bytes are. [`Refusal::Unreachable`] if its source does not hold
+    /// them. [`Refusal::Wedged`] if the buffer is wedged. [`Refusal::Closed`] if there is no such copy. The
+    /// copy has not started then, and its plan must be given up.
     pub(super) fn started(&mut self, id: CopyId) -> Result<(), Refusal> {
         let copy = *self.copies.find(id).ok_or(Refusal::Closed)?;
         if self.lifecycle == Lifecycle::Wedged {
@@ -329,9 +333,9 @@ impl BufferState {
     /// Completes a plan: its kernel gets access to the contents of the last commit.
     ///
     /// # Errors
-    /// [`Refusal::Wedged`] or [`Refusal::DeviceLost`] if that happened during the plan. [`Refusal::Poisoned`],
-    /// [`Refusal::Uninitialized`] or [`Refusal::Unreachable`] if the bytes to be read are no longer available. The
-    /// request is then given up. [`Refusal::Closed`] if there is no such grant.
+    /// [`Refusal::Wedged`] or [`Refusal::DeviceLost`] if that happened during the plan.
+    /// [`Refusal::Poisoned`], [`Refusal::Uninitialized`] or [`Refusal::Unreachable`] if the bytes to be read
+    /// are no longer available. The request is then given up. [`Refusal::Closed`] if there is no such grant.
     pub(super) fn finish(&mut self, routes: &dyn Routes, grant: OwnerId) -> Result<&Requestor, Refusal> {
         let seq = self.commit_seq;
         let index = self.requestors.place(grant).ok_or(Refusal::Closed)?;
@@ -368,7 +372,8 @@ impl BufferState {
         })
     }
 
-    /// Aborts a plan: removes its entry, reservations and marks. Its completed allocations and copies stay (I-15).
+    /// Aborts a plan: removes its entry, reservations and marks. Its completed allocations and copies stay
+    /// (I-15).
     pub(super) fn unreserve(&mut self, routes: &dyn Routes, owner: OwnerId) {
         for copy in self.copies.take_of(owner) {
             for end in copy.from().into_iter().chain([copy.to]) {
@@ -382,14 +387,14 @@ impl BufferState {
         self.settle(routes);
     }
 
-    /// Makes bytes valid in an arena ahead of their use, without a grant. [`Begin::Granted`] means that they are
-    /// already valid.
+    /// Makes bytes valid in an arena ahead of their use, without a grant. [`Begin::Granted`] means that they
+    /// are already valid.
     pub fn prefetch(&mut self, routes: &dyn Routes, owner: OwnerId, arena: ArenaId, span: Span) -> Begin {
         let claims = Claims::new([Claim { span, access: Access::ReadOnly }]);
         self.fetch(routes, owner, arena, &claims)
     }
 
-    /// Brings bytes to an arena, as for a reader that is not there.
+    /// Brings bytes to an arena as for a reader, but without a requestor.
     pub(super) fn fetch(
         &mut self,
         routes: &dyn Routes,

@@ -1,8 +1,9 @@
 //! The uses of storage through devices, and what they permit.
 //!
-//! Storage may be shared by a *group* of arenas: one root and the arenas bound to it. Questions about users therefore
-//! concern the whole group, because a map change in one member can cut off a kernel that works through another.
-//! Transitions ask about the arenas as they are; the planner asks about the arenas as they will be.
+//! Storage may be shared by a *group* of arenas: one root and the arenas bound to it. Questions about users
+//! therefore concern the whole group, because a map change in one member can cut off a kernel that works
+//! through another. Transitions ask about the arenas as they are; the planner asks about the arenas as they
+//! will be.
 
 use super::{Alloc, ArenaState, BufferState, CopyKind, MapState, Routes};
 use crate::base::id::{ArenaId, ArenaSet, DeviceId, OwnerId};
@@ -25,8 +26,8 @@ pub(super) struct Tenancy<'a> {
     pub(super) arenas: &'a [ArenaState],
 }
 
-/// The uses of a buffer. Ranges with the same owner, arena, device and access count as one use; of very many kernels with the same
-/// arena and access, two stand for all.
+/// The uses of a buffer. Ranges with the same owner, arena, device and access count as one use. In a large
+/// requestor-set, two kernels represent all kernels of one arena and access.
 #[derive(Debug)]
 pub(super) struct Users(SmallVec<[User; 4]>);
 
@@ -107,7 +108,8 @@ impl<'a> Tenancy<'a> {
             .fold(self.routes.arena(shared).concurrency, Ord::min)
     }
 
-    /// Returns the arenas that hold the bytes of `arena` without a refresh: `arena`, and its group if that is coherent.
+    /// Returns the arenas that hold the bytes of `arena` without a refresh: `arena`, and its group if that is
+    /// coherent.
     pub(super) fn mirrors(self, arena: ArenaId) -> ArenaSet {
         let group = self.group(arena);
         if group.len() > 1 && self.concurrency(arena) == Concurrency::BimapFull {
@@ -128,8 +130,8 @@ impl Users {
         self.0.iter().filter(move |user| user.owner != owner && group.contains(user.arena))
     }
 
-    /// Returns whether a use by `device` is compatible with all uses of the group's storage by other owners, under the
-    /// given concurrency.
+    /// Returns whether a use by `device` is compatible with all uses of the group's storage by other owners,
+    /// under the given concurrency.
     pub(super) fn coexists(
         &self,
         group: ArenaSet,
@@ -145,9 +147,10 @@ impl Users {
         })
     }
 
-    /// Returns whether an arena can be bound to the group's storage under the given concurrency, for a use by its
-    /// `device`. The binding may narrow the rules of the group. So all uses by other owners must be compatible with each
-    /// other as well. This includes the uses of one plan, because its map changes were planned under the rules before.
+    /// Returns whether an arena can be bound to the group's storage under the given concurrency, for a use by
+    /// its `device`. The binding may narrow the rules of the group. So all uses by other owners must be
+    /// compatible with each other as well. This includes the uses of one plan, because its map changes were
+    /// planned under the earlier rules.
     pub(super) fn admit_binding(
         &self,
         group: ArenaSet,
@@ -164,9 +167,10 @@ impl Users {
         }
     }
 
-    /// Returns whether a change from map state `now` to `target` keeps the access of every device that other owners use
-    /// in the group. Users of `owner` are exempt, because their plan changes map states only between its own copies.
-    /// This is a second line of defence: the callers have already checked that all users can coexist.
+    /// Returns whether a change from map state `now` to `target` keeps the access of every device that other
+    /// owners use in the group. Users of `owner` are exempt, because their plan changes map states only
+    /// between its own copies. This is a second line of defence: the callers have already checked that all
+    /// users can coexist.
     pub(super) fn map_ok(
         &self,
         (desc, group): (&ArenaDesc, ArenaSet),

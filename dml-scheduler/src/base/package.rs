@@ -7,7 +7,8 @@ use std::ops::Range;
 /// A unit: one device that takes part in a co-execution.
 ///
 /// The number is the device's index in the run's list of devices: that of
-/// [`Coexecutor::devices`](crate::Coexecutor::devices), or else the platform's devices with a variant, in order.
+/// [`Coexecutor::devices`](crate::Coexecutor::devices), or else the platform's devices with a variant, in
+/// order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct UnitId(pub usize);
 

@@ -362,7 +362,7 @@ impl Planner<'_> {
         if saved > THREAD_SECONDS { packages } else { 1.0 }
     }
 
-    /// Returns the unit that begins if nothing is known, and the other explorers.
+    /// Returns the unit that begins without measurements, and the other explorers.
     ///
     /// The first unit is the host, or else a device on the processor's cores that uses the buffers in place,
     /// or else the first device. A device on which the last run failed is skipped.

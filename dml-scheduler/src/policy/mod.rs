@@ -23,9 +23,9 @@
 //!   `hguided_through_the_splitter_rounds_up_to_work_groups`)
 //! - **P-3** A request gets work, whatever the policy returns, if nothing is in flight and every remaining
 //!   unit was refused. The package is the first piece of all remaining work, work set aside for others
-//!   included, however long. Only refusals since the last package was completed or came back count. A refusal with
-//!   packages in flight only means "nothing in advance yet", so every completed package lets all units ask
-//!   again. (`p3_a_policy_that_refuses_everybody_does_not_strand_the_work`,
+//!   included, however long. Only refusals since the last package was completed or came back count. A refusal
+//!   with packages in flight only means "nothing in advance yet", so every completed package lets all units
+//!   ask again. (`p3_a_policy_that_refuses_everybody_does_not_strand_the_work`,
 //!   `p3_a_unit_with_work_in_flight_is_asked_again_before_anybody_is_forced`)
 //! - **P-4** Work that came back is handed out before work that was never handed out, also to units that have
 //!   other packages in flight. (`p4_work_that_came_back_goes_out_first_and_in_pieces`,
@@ -126,9 +126,10 @@ pub trait Policy: Send + Debug {
     /// all items go to the unit that asks first.
     ///
     /// The splitter calls this once for the whole work, before any package, with the units that
-    /// [begin](Self::begins). Nothing is set aside later for a unit that is called up. It calls this again, with
-    /// the units that then take part, for every stretch that comes back from a failed or lost package or a retired unit.
-    /// Shares are laid out in the order of `units`, so that it does not matter which unit asks first.
+    /// [begin](Self::begins). Nothing is set aside later for a unit that is called up. It calls this again,
+    /// with the units that then take part, for every stretch that comes back from a failed or lost package or
+    /// a retired unit. Shares are laid out in the order of `units`, so that it does not matter which unit
+    /// asks first.
     ///
     /// # Shape and units
     /// `units` is not empty and ascends. Element i of the result counts the items of `units[i]`. Each is

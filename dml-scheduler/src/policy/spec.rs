@@ -65,8 +65,8 @@ impl PolicySpec {
     /// The forms that parse, for help texts.
     pub const FORMS: &str = "calibrated, static, dynamic:N, hguided, hguided:K or hguided:K:MIN";
 
-    /// Creates the spec of a policy implemented by the application. `make` is called once for each run, and by
-    /// [`Recording::replay`](super::Recording::replay).
+    /// Creates the spec of a policy implemented by the application. `make` is called once for each run, and
+    /// by [`Recording::replay`](super::Recording::replay).
     ///
     /// ```
     /// use dml_scheduler::{Policy, PolicySpec, UnitId};

@@ -135,7 +135,8 @@ impl Coexecutor {
     ///
     /// The recording can be saved as text and replayed without devices. It costs one allocation per decision,
     /// and memory until the report is dropped. A run that fails has no report. To keep the decisions of such
-    /// runs, let [`PolicySpec::custom`] return a [`Recorded`](crate::policy::Recorded) policy, and keep its log.
+    /// runs, let [`PolicySpec::custom`] return a [`Recorded`](crate::policy::Recorded) policy, and keep its
+    /// log.
     ///
     /// ```
     /// # use dml_core::Platform;

@@ -12,8 +12,7 @@
 //! 3. At the end, the caller's thread does the tasks that no thread has begun. The round does not wait for a
 //!    helper that wakes late.
 //! 4. A unit without a thread is left out, and the other units get its share. If they cannot finish the work,
-//!    a further round includes the unit. If no other unit is active, its task stays queued for the caller's
-//!    thread. A unit without a collector thread collects its own results.
+//!    a further round includes the unit. A unit without a collector thread collects its own results.
 //! 5. If units may be called up soon, a helper arrives in advance and polls for a while. A helper that is
 //!    woken only for the task would be late. It counts as busy while it asks who is called up, so that the
 //!    round does not end meanwhile.
@@ -255,17 +254,10 @@ impl Start for Round<'_> {
             if self.call(Task::Work(unit)) {
                 continue;
             }
-            let mut others = self.of.units.iter().map(|other| other.id).filter(|other| *other != unit);
-            if others.any(|other| self.of.commander.is_active(other)) {
-                let had_begun = self.of.runs[unit.0].lock().joined.is_some();
-                self.of.threadless.lock().push(Threadless { unit, had_begun });
-                let called = self.of.commander.spare(unit, self.of.begun.elapsed());
-                self.start(&called);
-            } else {
-                // No other unit is active, so the caller's thread will be free for it.
-                self.list.lock().tasks.push_back(Task::Work(unit));
-                self.changed.notify_all();
-            }
+            let had_begun = self.of.runs[unit.0].lock().joined.is_some();
+            self.of.threadless.lock().push(Threadless { unit, had_begun });
+            let called = self.of.commander.spare(unit, self.of.begun.elapsed());
+            self.start(&called);
         }
     }
 

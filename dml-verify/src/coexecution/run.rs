@@ -1,4 +1,5 @@
-//! One co-execution in virtual time: the production splitter and policy, driven as the director and its units drive them.
+//! One co-execution in virtual time: the production splitter and policy, driven as the director and its units
+//! drive them.
 
 use super::profile::Costs;
 use super::system::{Device, Link};
@@ -39,7 +40,7 @@ pub struct Outcome {
     pub balance: f64,
     /// The packages that each device computed.
     pub packages: Vec<u64>,
-    /// The items that nobody computed.
+    /// Number of items that no device computed.
     pub missing: u64,
 }
 
@@ -52,7 +53,8 @@ impl Outcome {
 }
 
 impl<'a> Scenario<'a> {
-    /// Makes a scenario in which work of `items` items would take `ideal` at best, with one package at a time and no noise.
+    /// Makes a scenario in which work of `items` items would take `ideal` at best, with one package at a time
+    /// and no noise.
     #[must_use]
     pub fn of_ideal(devices: &'a [Device], costs: &'a Costs, items: u64, ideal: Duration) -> Self {
         let powers: f64 = devices.iter().map(|device| device.power).sum();
@@ -163,7 +165,8 @@ enum Event {
     Look,
 }
 
-/// A package with its times; events of one time are told apart by their order, so that finished packages compare equal.
+/// A package with its times; events of one time are told apart by their order, so that finished packages
+/// compare equal.
 #[derive(Debug)]
 struct Finished(Package, Computed);
 

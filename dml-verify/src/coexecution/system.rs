@@ -10,7 +10,8 @@ pub struct Device {
     pub power: f64,
     /// What every package costs the device before its first item.
     pub launch: Duration,
-    /// How long it takes to hand a package to the device. While the device computes another one, this costs nothing.
+    /// How long it takes to hand a package to the device. While the device computes another one, this costs
+    /// nothing.
     pub turnaround: Duration,
     /// What has to be done once, before the device can be handed anything.
     pub setup: Duration,
@@ -67,7 +68,8 @@ impl System {
         Self { name, devices }
     }
 
-    /// The four systems of the tables. A package costs what handing one to an OpenCL device takes, most of it on the way.
+    /// The four systems of the tables. A package costs what handing one to an OpenCL device takes, most of it
+    /// on the way.
     #[must_use]
     pub fn four() -> [Self; 4] {
         let device = |power, micros| {
@@ -82,8 +84,8 @@ impl System {
         ]
     }
 
-    /// A processor, and up to three devices that differ from it and from each other: a GPU, one of less than half its speed behind a slow link, and
-    /// an accelerator that is slower than the processor.
+    /// A processor, and up to three devices that differ from it and from each other: a GPU, one of less than
+    /// half its speed behind a slow link, and an accelerator that is slower than the processor.
     #[must_use]
     pub fn unequal(devices: usize) -> Self {
         let micros = Duration::from_micros;
@@ -100,7 +102,8 @@ impl System {
         Self::new(names[devices - 1], all.into_iter().take(devices).collect())
     }
 
-    /// A GPU of 70 times the processor beside it, which is further than the devices of the four systems are apart.
+    /// A GPU of 70 times the processor beside it, which is further than the devices of the four systems are
+    /// apart.
     #[must_use]
     pub fn far_apart() -> Self {
         let device =

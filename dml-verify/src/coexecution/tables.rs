@@ -1,4 +1,5 @@
-//! The tables of `cargo xtask policies`: how near each policy comes to the ideal, and whether together ever loses.
+//! The tables of `cargo xtask policies`: how near each policy comes to the ideal, and whether together ever
+//! loses.
 
 use super::{Outcome, Profile, Scenario, System};
 use dml_core::{DeviceDesc, DeviceKind};

@@ -38,7 +38,8 @@ fn a_second_package_in_flight_hides_the_turnaround_and_the_way_but_not_the_launc
     assert_eq!(run(from_ref(&device), 2, "dynamic:4").makespan, micros(40 + 4 * (3 + 250)));
     let link = Some(Link::new(micros(10), 0.2e-6, 0.4e-6)); // 60 us in and 110 us out for 250 items
     let linked = Device { link, ..device };
-    // The next package is handed out when the device has computed the one before, whose results travel meanwhile.
+    // The next package is handed out when the device has computed the one before, whose results travel
+    // meanwhile.
     assert_eq!(run(from_ref(&linked), 1, "dynamic:4").makespan, micros(4 * (60 + 40 + 3 + 250) + 110));
     assert_eq!(run(&[linked], 2, "dynamic:4").makespan, micros(60 + 40 + 4 * (3 + 250) + 110));
 }
@@ -123,7 +124,8 @@ fn what_was_learned_never_loses_against_the_best_alone() {
     }
 }
 
-/// Systems, profiles, noise and a device that dies, all at once: every item is computed, and the decisions can be replayed.
+/// Systems, profiles, noise and a device that dies, all at once: every item is computed, and the decisions
+/// can be replayed.
 #[test]
 fn two_gpus_are_nearly_twice_as_fast_as_one_though_their_results_travel() {
     for pair in pairs(Known::Exact) {
@@ -137,7 +139,8 @@ fn two_gpus_are_nearly_twice_as_fast_as_one_though_their_results_travel() {
     }
 }
 
-/// What is handed out ahead is dearer than what the others get at the end, where the work's middle or beginning is.
+/// What is handed out ahead is dearer than what the others get at the end, where the work's middle or
+/// beginning is.
 #[test]
 fn who_gains_nothing_from_packages_ahead_does_not_keep_the_others_waiting() {
     let near = Device::new(1.0, micros(10), micros(5));

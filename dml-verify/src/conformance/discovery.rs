@@ -13,8 +13,8 @@ fn found(options: &DiscoverOptions) -> PlatformBuilder {
     Platform::builder().discover_with(options).unwrap_or_else(|error| panic!("discovery fails: {error}"))
 }
 
-/// Two discoveries add the same devices and memories, with names that options may use. A device that the options do not
-/// want is not added. `make` makes a backend that finds everything that it needs.
+/// Two discoveries add the same devices and memories, with names that options may use. A device that the
+/// options do not want is not added. `make` makes a backend that finds everything that it needs.
 ///
 /// # Panics
 /// When the backend breaks this rule.
@@ -40,8 +40,8 @@ pub fn discovery_adds_what_is_wanted<B: Backend + 'static>(make: impl Fn() -> B)
     assert!(reached, "no link leads from main memory to {names:?}");
 }
 
-/// A backend that lacks something is noted with a reason. It adds nothing, and does not panic. Discovery fails if the
-/// options name its device. `make` makes a backend that lacks what it needs.
+/// A backend that lacks something is noted with a reason. It adds nothing, and does not panic. Discovery
+/// fails if the options name its device. `make` makes a backend that lacks what it needs.
 ///
 /// # Panics
 /// When the backend breaks this rule.

@@ -4,8 +4,8 @@ use super::desk::{assert_same, pattern};
 use super::{External, Subject};
 use dml_core::{AllocError, ConfigError, HostMemory, OwnBlock, Unstored};
 
-/// Storage of the application is used in place, and comes back with the bytes written to it. An arena that does not
-/// offer this declines with an error that names the arena.
+/// Storage of the application is used in place, and comes back with the bytes written to it. An arena that
+/// does not offer this declines with an error that names the arena.
 ///
 /// # Panics
 /// When the arena breaks this rule.

@@ -1,8 +1,8 @@
-//! Checks of how transfers end: with fences that are waited for, polled, dropped, moved to other threads, or several at
-//! once.
+//! Checks of how transfers end: with fences that are waited for, polled, dropped, moved to other threads, or
+//! several at once.
 //!
-//! These checks behave as the engine does. The block and the host memory of a transfer are held until its fence was
-//! waited for, and no dependent operation starts before.
+//! These checks behave as the engine does. The block and the host memory of a transfer are held until its
+//! fence was waited for, and no dependent operation starts before.
 
 use super::Subject;
 use super::desk::{Known, Sheet, assert_same, pattern};
@@ -28,7 +28,8 @@ fn polled(mut fence: Fence) -> u64 {
     ended.expect("the transfer works")
 }
 
-/// A polled fence ends. If it is not ready, it wakes the waker of the last poll. One that says that it has ended is ready.
+/// A polled fence ends. If it is not ready, it wakes the waker of the last poll. One that says that it has
+/// ended is ready.
 ///
 /// # Panics
 /// When the arena breaks this rule, or moves another number of bytes.
@@ -79,8 +80,8 @@ pub fn fences_dropped_unwaited_have_done_their_work(subject: &Subject) {
     }
 }
 
-/// A transfer has given its loans back when its fence has ended, whether the fence was waited for, polled or dropped.
-/// Core checks that before it accepts the end.
+/// A transfer has given its loans back when its fence has ended, whether the fence was waited for, polled or
+/// dropped. Core checks that before it accepts the end.
 ///
 /// # Panics
 /// When the arena keeps a loan.
@@ -106,8 +107,8 @@ pub fn transfers_give_back_what_they_were_lent(subject: &Subject) {
     });
 }
 
-/// Several transfers at once, on disjoint parts of one block and on several blocks, end correctly in any order of
-/// waiting.
+/// Several transfers at once, on disjoint parts of one block and on several blocks, end correctly in any
+/// order of waiting.
 ///
 /// # Panics
 /// When bytes are wrong afterwards.
@@ -150,8 +151,8 @@ pub fn fences_end_in_any_order(subject: &Subject) {
     }
 }
 
-/// A fence works the same when it is waited for or dropped on another thread, which then has the last reference to the
-/// block.
+/// A fence works the same when it is waited for or dropped on another thread, which then has the last
+/// reference to the block.
 ///
 /// # Panics
 /// When the arena breaks this rule.

@@ -50,8 +50,8 @@ impl<'a> User<'a> {
         granted.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Writes a range as a kernel of the device would. No kernel runs on every framework, so the arena's own copy
-    /// stands for one.
+    /// Writes a range as a kernel of the device would. No kernel runs on every framework, so the arena's own
+    /// copy stands for one.
     fn kernel_writes(&self, grants: &mut Grants, range: Range<usize>, bytes: &[u8]) {
         let region = self.buffer.range(range.start as u64..range.end as u64);
         grants.write_bytes(&region, bytes).expect("granted for writing");
@@ -174,7 +174,8 @@ impl<'a> User<'a> {
     }
 }
 
-/// A random sequence of acquires, views, prefetches and failures leaves the same bytes in a buffer as in a vector.
+/// A random sequence of acquires, views, prefetches and failures leaves the same bytes in a buffer as in a
+/// vector.
 ///
 /// # Panics
 /// When the bytes differ, or the recorded events contradict each other.

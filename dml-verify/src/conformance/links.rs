@@ -1,4 +1,5 @@
-//! Checks of the links that join the arena with others: each moves the bytes that it is asked for, and no others.
+//! Checks of the links that join the arena with others: each moves the bytes that it is asked for, and no
+//! others.
 
 use super::Subject;
 use super::desk::{assert_same, pattern};
@@ -11,8 +12,8 @@ use std::sync::Arc;
 /// The bytes of a buffer: more than two of the pieces in which core stages copies.
 const LEN: u64 = (9 << 20) + 13;
 
-/// Every copying link from and to the arena, used alone, moves exactly the requested bytes, whatever their number and
-/// offset. The other bytes of the destination stay as they are.
+/// Every copying link from and to the arena, used alone, moves exactly the requested bytes, whatever their
+/// number and offset. The other bytes of the destination stay as they are.
 ///
 /// # Panics
 /// When a link breaks this rule.

@@ -4,8 +4,9 @@ use super::Subject;
 use super::desk::{Known, Sheet, assert_same, pattern};
 use dml_core::{AcquireError, Buffer, Fence, OwnBlock, Span, TransferError};
 
-/// A device that goes away is told as lost, by its arena and by every later call. Nobody waits for it, and no bytes are
-/// lost that are valid elsewhere. A subject without a [loss](Subject::with_loss) is never lost.
+/// A device that goes away is reported as lost, by its arena and by every later call. No call waits for it,
+/// and no bytes are lost that are valid elsewhere. A subject without a [loss](Subject::with_loss) is never
+/// lost.
 ///
 /// This is the last check of a subject, because the arena is of no use afterwards.
 ///

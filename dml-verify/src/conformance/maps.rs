@@ -45,8 +45,8 @@ impl<'a> Mapped<'a> {
     }
 }
 
-/// A mapping shows the host the device's bytes, and the device gets the host's writes, as often as the block is mapped.
-/// An arena that the host always or never reaches has no map states to change.
+/// A mapping shows the host the device's bytes, and the device gets the host's writes, as often as the block
+/// is mapped. An arena that the host always or never reaches has no map states to change.
 ///
 /// # Panics
 /// When the arena breaks this rule.

@@ -7,7 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// The number of blocks that fill an arena of known capacity.
 const BLOCKS: u64 = 8;
-/// Held while a check fills a memory, because two checks that fill the same memory would take each other's share.
+/// Held while a check fills a memory, because two checks that fill the same memory would take each other's
+/// share.
 static FILLING: Mutex<()> = Mutex::new(());
 /// The number of bytes written at each end of a large block.
 const EDGE_BYTES: u64 = 5003;
@@ -24,7 +25,8 @@ fn refused(subject: &Subject, bytes: u64) {
     assert_eq!((arena, *asked), (&subject.desc().name, bytes), "the error says where and how much: {error}");
 }
 
-/// A request for more than any memory has fails with an error that names the arena and the bytes, and changes nothing.
+/// A request for more than any memory has fails with an error that names the arena and the bytes, and changes
+/// nothing.
 ///
 /// # Panics
 /// When the arena breaks this rule.
@@ -61,8 +63,8 @@ fn fill_up(subject: &Subject, capacity: u64, unit: u64) -> Vec<OwnBlock> {
     blocks
 }
 
-/// An arena of limited capacity reports when it is full. The blocks allocated before are intact, and freed memory can
-/// be allocated again, also in one piece.
+/// An arena of limited capacity reports when it is full. The blocks allocated before are intact, and freed
+/// memory can be allocated again, also in one piece.
 ///
 /// # Panics
 /// When the arena breaks this rule.

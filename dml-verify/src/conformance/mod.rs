@@ -12,17 +12,17 @@
 //!                                    ──▶ links     each moves its bytes and no others
 //!                                    ──▶ misuse    what core never asks for is a panic that names the arena
 //!                                    ──▶ layer     buffers over it, as an application uses them
-//!                                    ──▶ loss      a device that goes away is told, and nobody waits for it
+//!                                    ──▶ loss      a device that goes away is reported, and no call waits for it
 //!   Backend                          ──▶ discovery what it adds, and what it says of what is missing
 //! ```
-//! A check panics where the arena breaks its contract, and returns otherwise; where an arena does not offer what a check
-//! is about, the check looks at how it declines. [`checks!`](crate::conformance_checks) makes a test of every check for a
-//! subject, so that the name of a test that fails says which arena and which rule.
+//! A check panics where the arena breaks its contract, and returns otherwise; where an arena does not offer
+//! what a check is about, the check looks at how it declines. [`checks!`](crate::conformance_checks) makes a
+//! test of every check for a subject, so that the name of a test that fails says which arena and which rule.
 //!
 //! # What holds here
 //! 1. A check requests only what core would, except in `misuse`.
-//! 2. Contents depend on their position, so that bytes in the wrong place are noticed. Checks also look at the memory
-//!    around the target of a copy out.
+//! 2. Contents depend on their position, so that bytes in the wrong place are noticed. Checks also look at
+//!    the memory around the target of a copy out.
 //! 3. No check depends on the time, except that a check that hangs fails.
 
 mod desk;

@@ -10,9 +10,9 @@ use dml_core::{
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A block over the storage of main memory, or of another root, shows each side what the other wrote, whenever the storage
-/// is handed over. No bytes are moved, and the application's storage comes back as it was. An arena that does not offer this declines with an
-/// error that names the arena.
+/// A block over the storage of main memory, or of another root, shows each side what the other wrote,
+/// whenever the storage is handed over. No bytes are moved, and the application's storage comes back as it
+/// was. An arena that does not offer this declines with an error that names the arena.
 ///
 /// # Panics
 /// When the arena breaks this rule.

@@ -45,8 +45,8 @@ pub fn the_description_is_consistent(subject: &Subject) {
     assert_eq!(&before, subject.arena().desc(), "the description changes");
 }
 
-/// A block of any size is as long as asked for, aligned, and readable at once. The host sees it if the memory is the
-/// host's.
+/// A block of any size is as long as asked for, aligned, and readable at once. The host sees it if the memory
+/// is the host's.
 ///
 /// # Panics
 /// When the arena breaks this rule.
@@ -87,8 +87,8 @@ pub fn blocks_are_as_asked_for(subject: &Subject) {
 /// # Panics
 /// When the arena breaks this rule.
 pub fn blocks_share_no_bytes(subject: &Subject) {
-    // Two blocks of every size in turn; the first of each size still lives when the second is written. The largest
-    // sizes have one block each, and only for a short time.
+    // Two blocks of every size in turn; the first of each size still lives when the second is written. The
+    // largest sizes have one block each, and only for a short time.
     let small =
         || SIZES.into_iter().filter(|&len| len <= 2 << 20 && subject.fits_twice(len.saturating_mul(4)));
     let large = SIZES.into_iter().filter(|&len| len > 2 << 20 && subject.fits_twice(len));

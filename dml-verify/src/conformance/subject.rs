@@ -78,7 +78,8 @@ impl Subject {
         }
     }
 
-    /// Makes a subject of an arena that is the host's own memory, alone in its platform. `make` gets the host's id.
+    /// Makes a subject of an arena that is the host's own memory, alone in its platform. `make` gets the
+    /// host's id.
     ///
     /// # Panics
     /// When the arena does not fit the platform.
@@ -90,9 +91,9 @@ impl Subject {
         Self::new(built(builder), id)
     }
 
-    /// Makes a subject of another device's arena beside main memory. It is joined as discovery joins a device: by read
-    /// and write calls, and by mapping where the host is among its remotes. `make` gets the ids of its device and of
-    /// the host.
+    /// Makes a subject of another device's arena beside main memory. It is joined as discovery joins a
+    /// device: by read and write calls, and by mapping where the host is among its remotes. `make` gets the
+    /// ids of its device and of the host.
     ///
     /// # Panics
     /// When the arena does not fit the platform.
@@ -129,8 +130,8 @@ impl Subject {
         self
     }
 
-    /// Sets the arena over whose storage the arena makes blocks, beside all others that use it. By default it is main
-    /// memory, and one side at a time.
+    /// Sets the arena over whose storage the arena makes blocks, beside all others that use it. By default it
+    /// is main memory, and one side at a time.
     ///
     /// # Panics
     /// When the platform has no such arena.
@@ -171,8 +172,8 @@ impl Subject {
         self
     }
 
-    /// Sets how long a check waits for an event before its absence is a failure; 20 s by default. A shorter time suits
-    /// arenas known to lack the event.
+    /// Sets how long a check waits for an event before its absence is a failure; 20 s by default. A shorter
+    /// time suits arenas known to lack the event.
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;

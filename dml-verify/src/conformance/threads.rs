@@ -9,8 +9,8 @@ use std::sync::Barrier;
 const THREADS: usize = 4;
 const ROUNDS: usize = 12;
 
-/// Runs rounds of two halves on every thread. No thread begins a half before all threads have ended the last one.
-/// Panics are reported at the end, so that no thread waits for one that is gone.
+/// Runs rounds of two halves on every thread. No thread begins a half before all threads have ended the last
+/// one. Panics are reported at the end, so that no thread waits for one that is gone.
 fn rounds(write: impl Fn(usize, usize) + Sync, check: impl Fn(usize, usize) + Sync) {
     let barrier = Barrier::new(THREADS);
     let work = |thread: usize| {

@@ -49,8 +49,8 @@ pub fn fills_hit_their_bytes_alone(subject: &Subject) {
     known.check();
 }
 
-/// A random sequence of copies and fills leaves the same bytes in a block as in a vector. The sizes run from one byte
-/// to several megabytes.
+/// A random sequence of copies and fills leaves the same bytes in a block as in a vector. The sizes run from
+/// one byte to several megabytes.
 ///
 /// # Panics
 /// When the arena breaks this rule.

@@ -1,8 +1,9 @@
 //! What the storages really hold, tracked beside the machine and independently of it.
 //!
-//! For every byte the ghost keeps the *fresh* set: the arenas whose storage holds the last committed contents. Kernels,
-//! copies and fills change this set by what they physically do. The machine's valid-set must always be a subset of it
-//! (I-2). Arenas that share a storage may see a write late: a peer of the writer is *stale* until it is refreshed.
+//! For every byte the ghost keeps the *fresh* set: the arenas whose storage holds the last committed
+//! contents. Kernels, copies and fills change this set by what they physically do. The machine's valid-set
+//! must always be a subset of it (I-2). Arenas that share a storage may see a write late: a peer of the
+//! writer is *stale* until it is refreshed.
 
 use dml_core::state::{Alloc, BufferState, CopyKind, CopyOp, Initial};
 use dml_core::{ArenaId, ArenaSet, Claim, Span};

@@ -1,15 +1,15 @@
-//! The machine of one buffer with its environment: plans carried out step by step, kernels that run and fail, and
-//! storages that record what was really written to them.
+//! The machine of one buffer with its environment: plans carried out step by step, kernels that run and fail,
+//! and storages that record what was really written to them.
 //!
 //! ```text
 //!   ask / prefetch / bind ──▶ BufferState ──▶ Execution (both production code) ──begin──▶ ──report──▶ granted ──release──▶
 //! ```
-//! [`Machine`] stands for the engine and its arenas. It does what an [`Execution`] says, one micro-step at a time and
-//! with the plans in any order. It uses no thread, clock or arena. Within a plan it chooses only which of the copies
-//! under way ends first. It is a value (`Clone`, `Eq`, `Hash`), so that the model checker can explore it. The property
-//! tests and the fuzzer drive the same type through [`Op`]. Beside the machine it keeps a *ghost*: which storages hold
-//! the last committed bytes, computed from what kernels and copies did. [`Machine::check`] compares the machine with
-//! the ghost.
+//! [`Machine`] stands for the engine and its arenas. It does what an [`Execution`] says, one micro-step at a
+//! time and with the plans in any order. It uses no thread, clock or arena. Within a plan it chooses only
+//! which of the copies under way ends first. It is a value (`Clone`, `Eq`, `Hash`), so that the model checker
+//! can explore it. The property tests and the fuzzer drive the same type through [`Op`]. Beside the machine
+//! it keeps a *ghost*: which storages hold the last committed bytes, computed from what kernels and copies
+//! did. [`Machine::check`] compares the machine with the ghost.
 
 mod ghost;
 mod op;
@@ -128,8 +128,8 @@ impl Machine {
         self.arenas
     }
 
-    /// Returns the same machine with commits and tickets counted from the start, and users in the order of their
-    /// grants. Two machines that differ only in these behave alike.
+    /// Returns the same machine with commits and tickets counted from the start, and users in the order of
+    /// their grants. Two machines that differ only in these behave alike.
     #[must_use]
     pub fn canonical(mut self) -> Self {
         self.state = self.state.canonical();
@@ -141,8 +141,8 @@ impl Machine {
     /// Checks the machine against the specification.
     ///
     /// # Errors
-    /// The first contradiction found: in the machine's own invariants, in the storages, or in what honest arenas and an
-    /// honest engine may expect.
+    /// The first contradiction found: in the machine's own invariants, in the storages, or in what honest
+    /// arenas and an honest engine may expect.
     pub fn check(&self, routes: &dyn Routes) -> Result<(), String> {
         if let Some(complaint) = &self.complaint {
             return Err(complaint.clone());
@@ -190,7 +190,8 @@ impl Machine {
         asked
     }
 
-    /// Binds an arena to another's storage, if a link of the platform allows it. Returns whether the binding began.
+    /// Binds an arena to another's storage, if a link of the platform allows it. Returns whether the binding
+    /// began.
     pub fn bind(&mut self, routes: &dyn Routes, owner: OwnerId, arena: ArenaId, root: ArenaId) -> bool {
         let concurrency = routes.links().iter().find_map(|link| match link.allocation {
             Allocation::Bound(concurrency) if (link.from, link.to) == (root, arena) => Some(concurrency),
@@ -238,8 +239,8 @@ impl Machine {
         self.holding.push(Holding { grant, arena, claims });
     }
 
-    /// Takes the next step of a plan: ends a step that has begun, begins another, or ends a copy that the plan waits
-    /// for. `which`, counted around, chooses that copy. Returns the step that began, if one did.
+    /// Takes the next step of a plan: ends a step that has begun, begins another, or ends a copy that the
+    /// plan waits for. `which`, counted around, chooses that copy. Returns the step that began, if one did.
     ///
     /// # Panics
     /// When no plan of this owner is under way.
@@ -291,8 +292,8 @@ impl Machine {
         self.go_wrong(routes, owner, which, Report::Broken);
     }
 
-    /// Gives a plan up on behalf of its owner: no further step begins, and the steps under way end first. Does nothing
-    /// while an arena is being called.
+    /// Gives a plan up on behalf of its owner: no further step begins, and the steps under way end first.
+    /// Does nothing while an arena is being called.
     ///
     /// # Panics
     /// When no plan of this owner is under way.
@@ -321,7 +322,8 @@ impl Machine {
         usize::from(execution.doing().is_some()).max(execution.under_way().len())
     }
 
-    /// Returns how many choices [`advance`](Self::advance) has: more than one only where the plan may wait for copies.
+    /// Returns how many choices [`advance`](Self::advance) has: more than one only where the plan may wait
+    /// for copies.
     #[must_use]
     pub fn choices(&self, owner: OwnerId) -> usize {
         let execution = &self.running[self.index(owner)].execution;
@@ -337,8 +339,8 @@ impl Machine {
         (0..self.arenas).any(|arena| self.state.arena(ArenaId(arena)).is_lost())
     }
 
-    /// Returns whether a step other than a copy needs a lost memory, so that no arena can do it. The machine refuses
-    /// such copies itself.
+    /// Returns whether a step other than a copy needs a lost memory, so that no arena can do it. The machine
+    /// refuses such copies itself.
     fn cannot(&self, step: Step) -> bool {
         let lost = |arena: ArenaId| self.state.arena(arena).is_lost();
         match step {
@@ -420,7 +422,8 @@ impl Machine {
         }
     }
 
-    /// Removes a copy that ends, and returns what it has read. If the copy failed, its destination may hold any bytes.
+    /// Removes a copy that ends, and returns what it has read. If the copy failed, its destination may hold
+    /// any bytes.
     fn ends(&mut self, index: usize, id: CopyId) -> Underway {
         let underway = &mut self.running[index].underway;
         let at = underway.iter().position(|underway| underway.copy.id == id);
@@ -469,7 +472,8 @@ impl Machine {
         self.settle(routes);
     }
 
-    /// Downgrades a writing kernel to a reader. If its device is lost, the downgrade fails and changes nothing.
+    /// Downgrades a writing kernel to a reader. If its device is lost, the downgrade fails and changes
+    /// nothing.
     ///
     /// # Panics
     /// When no kernel holds this grant.

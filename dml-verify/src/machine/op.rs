@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-/// One operation. A number that names one of several objects is taken modulo how many there are. Where there is none,
-/// nothing happens.
+/// One operation. A number that names one of several objects is taken modulo how many there are. Where there
+/// is none, nothing happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are what the operation is about")]
 pub enum Op {
@@ -63,8 +63,8 @@ pub struct Mix {
     pub losses: u32,
 }
 
-/// The bytes from which one operation is made. Only whole bytes are drawn, and cut to size afterwards. A range of
-/// another size would draw for ever once a fuzzer's bytes are used up.
+/// The bytes from which one operation is made. Only whole bytes are drawn, and cut to size afterwards. A
+/// range of another size would draw for ever once a fuzzer's bytes are used up.
 type Drawn = [u8; 8];
 
 fn span(form: u8, at: u8) -> Span {
@@ -152,9 +152,9 @@ const BYTES_PER_OP: usize = 32;
 /// The largest number of operations made of one input.
 const MOST_OPS: usize = 400;
 
-/// Decodes a fuzzer's bytes: the index of a platform in [`Shape::OF_THE_MACHINE`](crate::Shape), whether the buffer begins
-/// as zeros, and the operations. The generators are those of the property tests, which draw their random numbers from
-/// the bytes.
+/// Decodes a fuzzer's bytes: the index of a platform in [`Shape::OF_THE_MACHINE`](crate::Shape), whether the
+/// buffer begins as zeros, and the operations. The generators are those of the property tests, which draw
+/// their random numbers from the bytes.
 #[must_use]
 pub fn from_bytes(bytes: &[u8]) -> Option<(usize, bool, Vec<Op>)> {
     let rng = TestRng::from_seed(RngAlgorithm::PassThrough, bytes);
@@ -178,8 +178,8 @@ pub(super) fn drawn(mix: Mix, random: &mut Random) -> Op {
     made(mix, std::array::from_fn(|_| random.below(256) as u8))
 }
 
-/// Runs operations one after the other, and checks the machine after each. Then ends everything under way: no request
-/// is left waiting, every arena can read what it should, and the buffer closes.
+/// Runs operations one after the other, and checks the machine after each. Then ends everything under way: no
+/// request is left waiting, every arena can read what it should, and the buffer closes.
 ///
 /// # Panics
 /// When the machine contradicts the specification.

@@ -4,8 +4,8 @@
 //!   machine ──▶ its end by one fixed choice at a time ──▶ at rest, closed, checked
 //!       known? ◀── at each machine on the way: what is known of it is the answer
 //! ```
-//! The walks of different machines soon meet, so that a model checker which asks it of every state takes about one step for
-//! each instead of a whole walk.
+//! The walks of different machines soon meet, so that a model checker which asks it of every state takes
+//! about one step for each instead of a whole walk.
 
 use super::Machine;
 use dml_core::state::{Execution, Lifecycle, Outcome, Routes};
@@ -19,11 +19,11 @@ use std::sync::{Mutex, PoisonError};
 pub struct Served(Mutex<HashSet<u64>>);
 
 impl Served {
-    /// Ends every plan and every kernel of a machine, and closes the buffer. Returns whether every request is served and
-    /// the machine then still agrees with the specification.
+    /// Ends every plan and every kernel of a machine, and closes the buffer. Returns whether every request is
+    /// served and the machine then still agrees with the specification.
     ///
-    /// Only what was found to be so is kept: a machine that does not come to rest is walked again, and one whose walk
-    /// comes back to itself never ends.
+    /// Only what was found to be so is kept: a machine that does not come to rest is walked again, and one
+    /// whose walk comes back to itself never ends.
     ///
     /// # Complexity
     /// O(steps to a machine that is known), at most to the end.
@@ -68,7 +68,8 @@ fn hash(machine: &Machine) -> u64 {
     hasher.finish()
 }
 
-/// Takes a step of the first plan, or ends the first kernel where no plan is under way. Returns whether there was either.
+/// Takes a step of the first plan, or ends the first kernel where no plan is under way. Returns whether there
+/// was either.
 fn ends_one(machine: &mut Machine, routes: &dyn Routes) -> bool {
     let (running, holding) = (machine.running().next().map(Execution::owner), machine.holding().next());
     match (running, holding) {

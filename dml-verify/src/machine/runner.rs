@@ -202,7 +202,8 @@ impl<'a> Runner<'a> {
         assert!(self.machine.state().is_idle(), "{:#?}", self.machine);
     }
 
-    /// Ends everything under way, checks that every arena reads what it should be able to read, and closes the buffer.
+    /// Ends everything under way, checks that every arena reads what it should be able to read, and closes
+    /// the buffer.
     pub(super) fn finish(mut self) -> Tally {
         self.rest();
         if self.machine.state().lifecycle() == Lifecycle::Open {
@@ -261,8 +262,8 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Checks that bytes written into an arena without storage can be read by an arena that could have shared storage
-    /// with it.
+    /// Checks that bytes written into an arena without storage can be read by an arena that could have shared
+    /// storage with it.
     fn can_be_overwritten(&self, arena: ArenaId) {
         let state = self.machine.state();
         if state.arena(arena).loss != Loss::None || state.arena(arena).alloc != Alloc::Unallocated {
@@ -271,8 +272,8 @@ impl<'a> Runner<'a> {
         let claims = |access| Claims::new([Claim { span: Span::new(0, LEN), access }]);
         let mut trial = self.trial();
         trial.is_granted(arena, &claims(Access::WriteInvalidate), "nobody is there");
-        // Bindings do not chain. So at least one of the arenas that need a binding must be able to read, whichever has
-        // the storage.
+        // Bindings do not chain. So at least one of the arenas that need a binding must be able to read,
+        // whichever has the storage.
         let is_root = |root: ArenaId| {
             state.arena(root).loss == Loss::None && !matches!(state.arena(root).alloc, Alloc::Bound { .. })
         };
@@ -310,16 +311,16 @@ impl<'a> Runner<'a> {
         link.allocation == Allocation::Internal && priced()
     }
 
-    /// Returns the arenas that bytes of an arena can reach by links that move bytes, with nothing lost and nothing
-    /// shared.
+    /// Returns the arenas that bytes of an arena can reach by links that move bytes, with nothing lost and
+    /// nothing shared.
     fn moved(&self, from: ArenaId) -> ArenaSet {
         self.closure(ArenaSet::of(from), |reached, id, link| {
             reached.contains(link.from) && self.moves(id, link)
         })
     }
 
-    /// Returns the arenas that bytes valid in `valid` can reach without competitors: by links that move bytes, and by
-    /// shared storage. This search is independent of the planner, and ignores costs.
+    /// Returns the arenas that bytes valid in `valid` can reach without competitors: by links that move
+    /// bytes, and by shared storage. This search is independent of the planner, and ignores costs.
     fn reach(&self, valid: ArenaSet) -> ArenaSet {
         let state = self.machine.state();
         let there = |arena: ArenaId| state.arena(arena).loss == Loss::None;

@@ -1,5 +1,5 @@
-//! Random operations on random platforms. The seed determines everything: the platform, the buffer's hints and
-//! first contents, and the operations.
+//! Random operations on random platforms. The seed determines everything: the platform, the buffer's hints
+//! and first contents, and the operations.
 
 use super::op::{Mix, drawn};
 use super::runner::{Runner, Tally};
@@ -11,7 +11,8 @@ use dml_core::{ArenaId, Hints, Platform};
 /// The largest number of operations in one run.
 const MOST_OPS: u64 = 70;
 
-/// Runs everything that follows from a seed, and calls [`Machine::check`](super::Machine::check) after each operation.
+/// Runs everything that follows from a seed, and calls [`Machine::check`](super::Machine::check) after each
+/// operation.
 ///
 /// # Panics
 /// When the machine contradicts the specification.

@@ -83,7 +83,8 @@ pub struct BufferModel {
     pub closes: bool,
     /// The situations that must be reachable.
     pub happens: Vec<Happens>,
-    /// The states from which everyone is known to be served. It is empty at first, and the exploration fills it.
+    /// The states from which everyone is known to be served. It is empty at first, and the exploration fills
+    /// it.
     pub served: Served,
 }
 
@@ -287,8 +288,8 @@ fn copying(machine: &Machine, purpose: Purpose) -> bool {
     machine.running().any(|running| running.purpose() == purpose && running.under_way().len() > 0)
 }
 
-/// Returns the length of the longest chain of copies of one plan, where each copy starts at the target of the one
-/// before.
+/// Returns the length of the longest chain of copies of one plan, where each copy starts at the target of the
+/// one before.
 fn hops(machine: &Machine) -> usize {
     let copies = machine.state().copies();
     let bytes = |copy: &&dml_core::state::CopyOp| matches!(copy.kind, CopyKind::Bytes { .. });

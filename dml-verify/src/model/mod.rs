@@ -1,9 +1,10 @@
 //! Model checking: every state that the production machine can reach in a small configuration.
 //!
-//! [`BufferModel`] is one buffer with a few kernels, a prefetcher and failures. [`ProtocolModel`] is several buffers
-//! acquired at once. Both explore `dml_core::state` itself through [`Machine`](crate::machine::Machine), one micro-step
-//! of one plan at a time, and check every state against the specification. They also check that certain situations are
-//! reachable: a machine that refuses everything is safe, and fails here.
+//! [`BufferModel`] is one buffer with a few kernels, a prefetcher and failures. [`ProtocolModel`] is several
+//! buffers acquired at once. Both explore `dml_core::state` itself through
+//! [`Machine`](crate::machine::Machine), one micro-step of one plan at a time, and check every state against
+//! the specification. They also check that certain situations are reachable: a machine that refuses
+//! everything is safe, and fails here.
 
 mod buffer;
 mod protocol;
@@ -27,7 +28,8 @@ pub struct Explored {
     pub depth: usize,
     /// The duration of the exploration.
     pub took: Duration,
-    /// Properties that do not hold, with the actions that lead there, and required situations that were not reached.
+    /// Properties that do not hold, with the actions that lead there, and required situations that were not
+    /// reached.
     pub wrong: Vec<String>,
 }
 
@@ -60,7 +62,8 @@ impl ProtocolModel {
     }
 }
 
-/// Visits every state of a model. It is private so that the checker is compiled in this crate, which is optimised.
+/// Visits every state of a model. It is private so that the checker is compiled in this crate, which is
+/// optimised.
 fn explore<M>(model: M) -> Explored
 where
     M: Explain + Send + Sync + 'static,
@@ -68,7 +71,8 @@ where
     M::Action: Clone + fmt::Debug + Send + Sync + PartialEq,
 {
     let begun = Instant::now();
-    // One thread: explorations run beside each other, and two threads in one take a third more processor time than one.
+    // One thread: explorations run beside each other, and two threads in one take a third more processor time
+    // than one.
     let checker = model.checker().threads(1).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let found = checker.discoveries();
     let mut wrong = Vec::new();

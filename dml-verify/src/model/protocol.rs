@@ -34,7 +34,8 @@ pub enum Order {
     AsNamed,
 }
 
-/// Buffers and kernels, each of which acquires one of several lists of wants, runs, and releases them in reverse.
+/// Buffers and kernels, each of which acquires one of several lists of wants, runs, and releases them in
+/// reverse.
 #[derive(Debug)]
 pub struct ProtocolModel {
     /// The platform, with its arenas and links.
@@ -127,8 +128,8 @@ impl ProtocolModel {
         Some((want, grant, asked))
     }
 
-    /// Follows the steps under way: a kernel whose plan is complete has one more buffer, and one whose plan failed
-    /// leaves.
+    /// Follows the steps under way: a kernel whose plan is complete has one more buffer, and one whose plan
+    /// failed leaves.
     fn follow(&self, world: &mut World, engaged: &[Option<(Want, OwnerId)>]) {
         for (kernel, was) in engaged.iter().enumerate() {
             let Some((want, grant)) = was else { continue };

@@ -8,8 +8,8 @@ use dml_core::{
     HostStaged, LinkSpeed, Pattern,
 };
 
-/// Draws main memory and one to three devices, each with its own memory. Transfers, mapping, sharing, or several of
-/// these join it to main memory; some also join it to the device before.
+/// Draws main memory and one to three devices, each with its own memory. Transfers, mapping, sharing, or
+/// several of these join it to main memory; some also join it to the device before.
 #[must_use]
 pub fn gpus(random: &mut Random) -> Rig {
     (0..1 + random.below(3)).fold(Rig::new(), |rig, _| gpu(rig, random))
@@ -37,10 +37,10 @@ fn gpu(rig: Rig, random: &mut Random) -> Rig {
     rig
 }
 
-/// Draws one to four devices and two to six arenas of any concurrency, joined in any way. One device may have several
-/// arenas, and one arena several remote devices. A memory may be accessible to its own device in every map state. Links
-/// of both styles and bindings in either direction occur side by side: preferred, on request alone, or neither. Their
-/// costs include zero and infeasible.
+/// Draws one to four devices and two to six arenas of any concurrency, joined in any way. One device may have
+/// several arenas, and one arena several remote devices. A memory may be accessible to its own device in
+/// every map state. Links of both styles and bindings in either direction occur side by side: preferred, on
+/// request alone, or neither. Their costs include zero and infeasible.
 #[must_use]
 pub fn anything(random: &mut Random) -> Rig {
     let devices = 1 + random.below(4) as u16;

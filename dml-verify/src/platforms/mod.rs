@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Shape ──▶ Rig: devices, arenas, links, scripts ──▶ build(): arenas that record, police, fail and stop on cue
-//!   drawn ──▶                                      └──▶ assemble(): arenas and mechanisms of somebody's own
+//!   drawn ──▶                                      └──▶ assemble(): the caller's own arenas and mechanisms
 //! ```
 //! A [`Rig`] describes one platform. A [`Shape`] names a description that several checks use; `drawn` draws
 //! descriptions at random. No other module of this crate joins arenas.

@@ -23,8 +23,8 @@ pub enum Place {
     Link(LinkId),
 }
 
-/// The description of a test platform. Devices, arenas and links are numbered in the order in which they are added; a
-/// pair that is joined in both directions takes two links.
+/// The description of a test platform. Devices, arenas and links are numbered in the order in which they are
+/// added; a pair that is joined in both directions takes two links.
 #[derive(Clone, Debug)]
 pub struct Rig {
     pub(super) devices: u16,
@@ -190,7 +190,8 @@ impl Rig {
         Audited::new(self.plain())
     }
 
-    /// Builds the platform without recording. It serves tests that drive the pure machine or do their own checks.
+    /// Builds the platform without recording. It serves tests that drive the pure machine or do their own
+    /// checks.
     ///
     /// # Panics
     /// Under the same conditions as [`Rig::build`].

@@ -1,4 +1,5 @@
-//! The platforms that several checks use, one description each. Together they join arenas in every possible way.
+//! The platforms that several checks use, one description each. Together they join arenas in every possible
+//! way.
 
 use super::{
     CPU, GPU, GPU_ARENA as ONE, GPU2, GPU2_ARENA as TWO, GPU3_ARENA as THREE, GPU4_ARENA as FOUR,
@@ -26,12 +27,13 @@ pub enum Shape {
     EveryWay,
     /// One gpu that may share storage with main memory under a concurrency, and one joined by copies.
     Bound(Concurrency),
-    /// A gpu that may be bound to main memory, while main memory may never be bound to the gpu. The way back is only a
-    /// change of map state. A second gpu is joined by copies.
+    /// A gpu that may be bound to main memory, while main memory may never be bound to the gpu. The way back
+    /// is only a change of map state. A second gpu is joined by copies.
     BoundOneWay(Concurrency),
     /// Two gpus that may both share storage with main memory, under different concurrencies.
     TwoBound,
-    /// Three gpus that may share storage with main memory, each under its own concurrency. One can also be mapped.
+    /// Three gpus that may share storage with main memory, each under its own concurrency. One can also be
+    /// mapped.
     ThreeBound,
     /// A device that reaches main memory itself and copies to and from its own: the host takes no part.
     Direct,
@@ -41,10 +43,11 @@ pub enum Shape {
     BoundPeers(Concurrency),
     /// Two arenas of one device, one of which may share storage with main memory.
     TwoHomes(Concurrency),
-    /// Five arenas. Two may share storage with main memory, one is mapped, and one is joined to the mapped one.
+    /// Five arenas. Two may share storage with main memory, one is mapped, and one is joined to the mapped
+    /// one.
     Five,
-    /// A second memory of the host, whose storage main memory and two gpus share wherever they can: one coherently, the
-    /// other exclusively. All are also joined by copies.
+    /// A second memory of the host, whose storage main memory and two gpus share wherever they can: one
+    /// coherently, the other exclusively. All are also joined by copies.
     SharedByAll,
     /// Six arenas joined in every way but those past the host.
     Wide,

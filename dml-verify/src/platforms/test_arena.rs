@@ -1,8 +1,8 @@
 //! The arenas of a test platform.
 //!
-//! Every arena of a [`Rig`](super::Rig) has four layers. A backed `Null` moves real bytes and panics when core breaks
-//! the contract. A `Faulty` around it follows a script of failures. A `Mortal` simulates the death of the device. A
-//! [`Watch`] lets a test stop a call half way.
+//! Every arena of a [`Rig`](super::Rig) has four layers. A backed `Null` moves real bytes and panics when
+//! core breaks the contract. A `Faulty` around it follows a script of failures. A `Mortal` simulates the
+//! death of the device. A [`Watch`] lets a test stop a call half way.
 
 use super::rig::{Layers, Place};
 use crate::mortal::{Mortal, mortal};

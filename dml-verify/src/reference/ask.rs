@@ -25,8 +25,8 @@ pub(super) struct Ask {
 #[derive(Clone, Debug)]
 pub(super) enum Waits {
     Queued,
-    /// It was let in, but its future has not been polled since. The fields are the answers that it may get, and whether
-    /// it holds its bytes since then.
+    /// It was let in, but its future has not been polled since. The fields are the answers that it may get,
+    /// and whether it holds its bytes since then.
     Woken(Box<Expect>, Sure),
 }
 

@@ -1,7 +1,7 @@
 //! What the model knows of one byte: what it holds, and which arenas hold that.
 //!
-//! A user cannot tell, for example, which arenas a copy passed on its way. A [`Cell`] keeps two bounds for that: the
-//! arenas that hold the byte for sure, and those that perhaps do. The answers narrow the bounds.
+//! A user cannot tell, for example, which arenas a copy passed on its way. A [`Cell`] keeps two bounds for
+//! that: the arenas that hold the byte for sure, and those that perhaps do. The answers narrow the bounds.
 
 use dml_core::{ArenaId, ArenaSet};
 
@@ -103,7 +103,8 @@ impl Cell {
         self.kept = Sure::Yes;
     }
 
-    /// Notes that the byte may have come to more arenas: to those that `wider` makes of the arenas that perhaps hold it.
+    /// Notes that the byte may have come to more arenas: to those that `wider` makes of the arenas that
+    /// perhaps hold it.
     pub(super) fn widened(&mut self, wider: impl FnOnce(ArenaSet) -> ArenaSet) {
         if self.kept != Sure::No {
             self.perhaps = wider(self.perhaps);
@@ -117,8 +118,8 @@ impl Cell {
         }
     }
 
-    /// Notes the commit of a writer, and in which arenas it is valid. `written` is the version that its kernel wrote, if
-    /// the kernel wrote the byte.
+    /// Notes the commit of a writer, and in which arenas it is valid. `written` is the version that its
+    /// kernel wrote, if the kernel wrote the byte.
     pub(super) fn committed(&mut self, written: Option<u64>, sure: ArenaSet, perhaps: ArenaSet) {
         let contents = match (written, self.contents) {
             (Some(version), _) => Contents::Version(version),

@@ -1,10 +1,10 @@
 //! Which answers to a request are allowed, as exactly as the knowledge of a user determines them.
 //!
-//! The machine asks its questions in a fixed order (docs/spec.md, section 4): closed, already held, queue, conflict,
-//! lost device, unreadable bytes, reachable. `Model::expect` collects the facts that decide them; each stands for sure,
-//! perhaps or not at all. [`Expect::first_obstacle`] is the first question that surely ends in a refusal or in waiting.
-//! An answer to an earlier question is allowed if its facts perhaps stand, and an answer to a later one never is.
-//! `judge.rs` holds answers against this.
+//! The machine asks its questions in a fixed order (docs/spec.md, section 4): closed, already held, queue,
+//! conflict, lost device, unreadable bytes, reachable. `Model::expect` collects the facts that decide them;
+//! each stands for sure, perhaps or not at all. [`Expect::first_obstacle`] is the first question that surely
+//! ends in a refusal or in waiting. An answer to an earlier question is allowed if its facts perhaps stand,
+//! and an answer to a later one never is. `judge.rs` holds answers against this.
 
 use super::ask::{Ask, AskId, Momentary, Part};
 use super::cell::{Standing, Sure};
@@ -60,8 +60,8 @@ pub(super) enum Question {
 
 /// The facts, taken from what the model knows.
 impl Model {
-    /// Collects the facts that decide the answer to one part of an acquire. `during` lists what other requests may have
-    /// held for a moment.
+    /// Collects the facts that decide the answer to one part of an acquire. `during` lists what other
+    /// requests may have held for a moment.
     pub(super) fn expect(&self, id: AskId, part: &Part, during: &[Momentary]) -> Expect {
         let ask = &self.asks[&id];
         Expect {
@@ -101,7 +101,8 @@ impl Model {
         holds.chain(held).flat_map(overlaps).collect()
     }
 
-    /// Returns whether requests that wait before this one are in its way. A request that is not in the queue comes last.
+    /// Returns whether requests that wait before this one are in its way. A request that is not in the queue
+    /// comes last.
     fn passes_queue(&self, id: AskId, part: &Part) -> Sure {
         let queue = &self.buffers[part.buffer].queue;
         let mut earlier = queue.iter().take_while(|earlier| **earlier != id).peekable();
@@ -124,8 +125,8 @@ impl Model {
         reads.map(|(run, _)| run.map(|at| (at, cells[at as usize].standing())).collect()).collect()
     }
 
-    /// Returns whether nothing that the arenas do can be in the way: nobody else is there, or everybody is in the same
-    /// arena, which has the bytes.
+    /// Returns whether no work of the arenas can be in the way: there is no other request, or all requests
+    /// are in one arena, which has the bytes.
     fn is_clear(&self, id: AskId, part: &Part) -> bool {
         let arena = self.asks[&id].arena;
         let cells = &self.buffers[part.buffer].cells;
@@ -215,7 +216,8 @@ impl Expect {
         }
     }
 
-    /// Returns whether a request at the head of the queue must have been answered, because nothing is in its way.
+    /// Returns whether a request at the head of the queue must have been answered, because nothing is in its
+    /// way.
     pub(super) fn must_be_answered(&self) -> bool {
         self.conflict == Sure::No && self.is_clear
     }

@@ -81,8 +81,8 @@ impl Armed {
         if explained { Ok(()) } else { Err(format!("{self:?} is not what this says: {error:?}")) }
     }
 
-    /// Returns whether a block may be left. An arena that panics in a free keeps the block, and the blocks that share
-    /// it.
+    /// Returns whether a block may be left. An arena that panics in a free keeps the block, and the blocks
+    /// that share it.
     pub(super) fn may_leak(&self) -> bool {
         self.kind == CallKind::Free && matches!(self.fault, Fault::Panic | Fault::PanicInFence)
     }
@@ -111,8 +111,8 @@ pub fn is_told(fault: &Fault, cause: &TransferError) -> bool {
     }
 }
 
-/// Checks that a failed operation changed only what I-15 allows: storage, bindings, map states, and more valid arenas.
-/// The operation's own entry is gone. Requests that waited may have been granted meanwhile.
+/// Checks that a failed operation changed only what I-15 allows: storage, bindings, map states, and more
+/// valid arenas. The operation's own entry is gone. Requests that waited may have been granted meanwhile.
 pub(super) fn no_trace(before: &BufferState, after: &BufferState, scope: &Scope) -> Result<(), String> {
     let queued = |grant| before.queue().any(|waiting| waiting.request.grant == grant);
     for entry in after.requestors() {

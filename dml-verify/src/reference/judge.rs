@@ -74,7 +74,8 @@ impl Expect {
         }
     }
 
-    /// Returns whether the kernel of the request, under this name, may hold just this span of the wanted bytes.
+    /// Returns whether the kernel of the request, under this name, may hold just this span of the wanted
+    /// bytes.
     fn is_held(&self, kernel: KernelId, span: Span) -> bool {
         let is_named = self.kernel >= 1 << 32 || kernel == KernelId(self.kernel);
         is_named && self.held.iter().any(|(held, _)| *held == span.to_range())
@@ -103,7 +104,8 @@ impl Expect {
     }
 }
 
-/// Checks that a refusal for `reason` that names `span` is about the first bytes of `rest`, and about all that are alike.
+/// Checks that a refusal for `reason` that names `span` is about the first bytes of `rest`, and about all
+/// that are alike.
 fn unreadable(rest: &[Byte], span: Span, reason: Standing) -> Result<Lesson, String> {
     let (named, after) = rest.split_at(rest.iter().take_while(|byte| is_in(span, byte)).count());
     if named.len() as u64 != span.len() {

@@ -1,12 +1,13 @@
-//! Runs sequences of operations on a platform and checks them against a reference model of bytes and requests.
+//! Runs sequences of operations on a platform and checks them against a reference model of bytes and
+//! requests.
 //!
 //! ```text
 //!   proptest │ fuzzer's bytes ──▶ Setup, [Op] ──▶ World ──each op──▶ platform ──answer──┐
 //!                                                   └───── told what was done ──▶ Model ◀┘ may that be answered?
 //! ```
-//! The same sequences serve three times: as a state machine that proptest shrinks (`tests/reference.rs`), with a fault
-//! in every call (`tests/exhaustive.rs`), and from a fuzzer's bytes ([`from_bytes`]). The model checks that the
-//! documented contract allows each answer. In the end it checks what every byte holds.
+//! The same sequences serve three times: as a state machine that proptest shrinks (`tests/reference.rs`),
+//! with a fault in every call (`tests/exhaustive.rs`), and from a fuzzer's bytes ([`from_bytes`]). The model
+//! checks that the documented contract allows each answer. In the end it checks what every byte holds.
 
 mod ask;
 mod cell;
@@ -46,8 +47,8 @@ pub fn run(platform: Audited, buffers: &[Make], ops: &[Op]) -> Tally {
     world.finish()
 }
 
-/// Returns the sequence that a fuzzer's bytes encode, made by the same strategies as every other sequence. Returns
-/// `None` where the bytes encode none.
+/// Returns the sequence that a fuzzer's bytes encode, made by the same strategies as every other sequence.
+/// Returns `None` where the bytes encode none.
 #[must_use]
 pub fn from_bytes(mix: Mix, bytes: &[u8]) -> Option<(Setup, Vec<Op>)> {
     let mut runner = runner(RngAlgorithm::PassThrough, bytes);
@@ -59,8 +60,9 @@ pub fn from_bytes(mix: Mix, bytes: &[u8]) -> Option<(Setup, Vec<Op>)> {
     Some((setup, ops))
 }
 
-/// Returns the short sequence of a seed: 6 to 12 operations on one buffer or two, the same in every run. For an odd
-/// seed, the sequence opens with a writer and two requests that wait for it, in arenas that the seed chooses.
+/// Returns the short sequence of a seed: 6 to 12 operations on one buffer or two, the same in every run. For
+/// an odd seed, the sequence opens with a writer and two requests that wait for it, in arenas that the seed
+/// chooses.
 #[must_use]
 pub fn from_seed(shapes: &[Shape], seed: u64) -> (Setup, Vec<Op>) {
     let mut bytes = [0; 32];

@@ -1,12 +1,13 @@
-//! The reference model: bytes with versions, the requests that hold them, and the requests that wait for them.
+//! The reference model: bytes with versions, the requests that hold them, and the requests that wait for
+//! them.
 //!
 //! ```text
 //!   cell      contents (unwritten │ zeros │ a version) · poisoned? · arenas that hold them: for sure │ perhaps
 //!   ask       kernel · arena · per buffer the bytes wanted · how many buffers it holds · queued │ woken
 //! ```
-//! The model knows what a user of the interface can know: the bytes asked for and written, the answers, and the
-//! requests that were woken. Of the platform it knows the arenas, and which of them may share storage. It does not know
-//! map states, plans, segments or queues.
+//! The model knows what a user of the interface can know: the bytes asked for and written, the answers, and
+//! the requests that were woken. Of the platform it knows the arenas, and which of them may share storage. It
+//! does not know map states, plans, segments or queues.
 
 use super::ask::{Ask, AskId, Momentary, Part, Waits};
 use super::cell::{Cell, Contents, Standing, Sure};
@@ -60,8 +61,8 @@ impl Model {
         self.next_ask
     }
 
-    /// Takes the answer to an acquire, and checks that it is allowed. All parts before the one that it is about were
-    /// granted. An acquire that ended with an error is removed.
+    /// Takes the answer to an acquire, and checks that it is allowed. All parts before the one that it is
+    /// about were granted. An acquire that ended with an error is removed.
     pub(super) fn answered(&mut self, id: AskId, answer: &Answer<'_>) -> Result<(), String> {
         while let Some(part) = self.asks[&id].next_part().cloned() {
             let is_here = answer.is_about(self.buffers[part.buffer].id);
@@ -119,8 +120,8 @@ impl Model {
         self.buffers[buffer].queue.push(id);
     }
 
-    /// Notes that waiting requests were woken, and checks that they may have been let in. `during` lists what other
-    /// requests may have held meanwhile.
+    /// Notes that waiting requests were woken, and checks that they may have been let in. `during` lists what
+    /// other requests may have held meanwhile.
     pub(super) fn woken(&mut self, ids: &[AskId], during: &[Momentary]) -> Result<(), String> {
         // Where one operation wakes several requests, an earlier one may have admitted a later one.
         let together: Vec<(AskId, Momentary)> = ids.iter().map(|id| (*id, self.momentary(*id))).collect();
@@ -173,7 +174,8 @@ impl Model {
 
 /// The ends of grants.
 impl Model {
-    /// Ends the parts of a grant that `of` selects, and counts what its kernel wrote, except where the storage was lost.
+    /// Ends the parts of a grant that `of` selects, and counts what its kernel wrote, except where the
+    /// storage was lost.
     pub(super) fn commit(&mut self, id: AskId, written: &[Written], of: impl Fn(&Part) -> bool) {
         let ask = self.asks[&id].clone();
         for part in ask.parts.iter().filter(|part| of(part)) {
@@ -214,8 +216,9 @@ impl Model {
         }
     }
 
-    /// Returns the buffers for which a grant may report a lost device when it ends, and whether that is certain. A part
-    /// without bytes is granted even where the storage is lost, so its loss is reported at the end.
+    /// Returns the buffers for which a grant may report a lost device when it ends, and whether that is
+    /// certain. A part without bytes is granted even where the storage is lost, so its loss is reported at
+    /// the end.
     pub(super) fn hears_of_loss(&self, ask: &Ask) -> Vec<(usize, Sure)> {
         let kin_lost = !self.kin(ask.arena).intersection(self.lost).is_empty();
         let hears = |part: &Part| match ask.doomed.contains(&part.buffer) {
@@ -236,8 +239,8 @@ impl Model {
         part.at(Access::reads).for_each(|at| cells[at].brought(arena));
     }
 
-    /// Widens the bounds by what copies for a part may have done. Bytes that it reads may be in any arena; all other
-    /// bytes may have spread by bindings to the kin of their arenas.
+    /// Widens the bounds by what copies for a part may have done. Bytes that it reads may be in any arena;
+    /// all other bytes may have spread by bindings to the kin of their arenas.
     pub(super) fn passed(&mut self, part: &Part) {
         let alive = (0..self.arenas).map(ArenaId).collect::<ArenaSet>().minus(self.lost);
         let cells = &mut self.buffers[part.buffer].cells;
@@ -281,7 +284,8 @@ impl Model {
         Ok(())
     }
 
-    /// Notes that the device of some arenas is lost. `storage` names the arenas of each buffer whose storage was lost.
+    /// Notes that the device of some arenas is lost. `storage` names the arenas of each buffer whose storage
+    /// was lost.
     ///
     /// # Errors
     /// When `storage` lacks an arena of a lost device, or names one that could not share storage with it.
@@ -359,7 +363,8 @@ impl Model {
         self.buffers[buffer].cells[at as usize].version()
     }
 
-    /// Returns the ranges of a buffer whose bytes have the same standing. An unsure byte is a range of its own.
+    /// Returns the ranges of a buffer whose bytes have the same standing. An unsure byte is a range of its
+    /// own.
     pub(super) fn alike(&self, buffer: usize) -> Vec<Range<u64>> {
         let cells = &self.buffers[buffer].cells;
         let alike = |one: &Cell, next: &Cell| {

@@ -1,9 +1,10 @@
 //! The operations and buffers of a sequence, and the strategies that generate them.
 //!
-//! The strategies must also work on a fuzzer's bytes, from which proptest then draws its numbers. A union leaves half
-//! of the bytes to every alternative that it does not take, and uses them up after a few operations. A range whose size
-//! is no power of two draws again while it gets zeros: for ever once the bytes are used up. So the strategies draw only
-//! flat tuples of whole bytes, and each number is cut to size afterwards.
+//! The strategies must also work on a fuzzer's bytes, from which proptest then draws its numbers. A union
+//! leaves half of the bytes to every alternative that it does not take, and uses them up after a few
+//! operations. A range whose size is no power of two draws again while it gets zeros: for ever once the bytes
+//! are used up. So the strategies draw only flat tuples of whole bytes, and each number is cut to size
+//! afterwards.
 
 use crate::Shape;
 use dml_core::Access;
@@ -88,8 +89,8 @@ pub struct Want {
     pub access: Access,
 }
 
-/// One operation. Numbers that name an object are taken modulo how many objects there are, so that every sequence can
-/// run, also a shrunk one.
+/// One operation. Numbers that name an object are taken modulo how many objects there are, so that every
+/// sequence can run, also a shrunk one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Asks for access.
@@ -219,8 +220,8 @@ pub const KERNELS: u8 = 3;
 pub enum Mix {
     /// All operations.
     All,
-    /// All operations except lost devices, closed buffers and requests that name unknown objects. In a short sequence,
-    /// most operations would otherwise be of these sorts.
+    /// All operations except lost devices, closed buffers and requests that name unknown objects. In a short
+    /// sequence, most operations would otherwise be of these sorts.
     Short,
 }
 

@@ -50,7 +50,8 @@ impl Request {
         self.items.iter().fold(asked, add)
     }
 
-    /// Returns the error that the request must get if it names something that does not exist: the first such error.
+    /// Returns the error that the request must get if it names something that does not exist: the first such
+    /// error.
     pub(super) fn refused(&self, arenas: u8) -> Option<AcquireError> {
         if self.arena.0 >= arenas {
             return Some(AcquireError::NoSuchArena { arena: self.arena });
@@ -134,9 +135,9 @@ impl Waiting {
         Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker))
     }
 
-    /// Polls until the request is answered or waits for a buffer. Where transfers take time, it waits for the copies that run: the model knows of no
-    /// moment between their beginning and their end. Copies of earlier buffers may run while the request is in the queue of a later one.
-    /// `tickets` are those before the call.
+    /// Polls until the request is answered or waits for a buffer. Where transfers take time, it waits for the
+    /// copies that run: the model knows of no moment between their beginning and their end. Copies of earlier
+    /// buffers may run while the request is in the queue of a later one. `tickets` are those before the call.
     pub(super) fn poll_past_copies(
         &mut self,
         tickets: &[Option<Ticket>],
@@ -154,16 +155,19 @@ impl Waiting {
         }
     }
 
-    /// Returns whether a copy runs on one of the request's buffers. It is one of the request's: others have waited for theirs.
+    /// Returns whether a copy runs on one of the request's buffers. It is one of the request's: others have
+    /// waited for theirs.
     fn is_copying(&self) -> bool {
         let is_running =
             |raw: &RawBuffer| raw.snapshot().copies().iter().any(|copy| copy.phase == CopyPhase::Running);
         self.request.items.iter().any(|item| is_running(&item.raw))
     }
 
-    /// Returns whether somebody beside the queue has the waker of the last poll, or has called it. That is a copy for an earlier
-    /// buffer of the request, which ended in that poll. Its call means nothing any more. A further poll leaves the queue a waker
-    /// that no copy has, so that only the machine calls it.
+    /// Returns whether the waker of the last poll has a holder beside the queue, or was called.
+    ///
+    /// The holder is a copy for an earlier buffer of the request, which ended in that poll, so its call means
+    /// nothing any more. A further poll gives the queue a waker that no copy has, so that only the machine
+    /// calls it.
     fn is_lent(&self) -> bool {
         const OWN_AND_QUEUE: usize = 2;
         Arc::strong_count(&self.flag) > OWN_AND_QUEUE || self.flag.0.load(Ordering::SeqCst)
@@ -204,8 +208,8 @@ impl Waiting {
         self.request.items.iter().map(|item| last_ticket(&item.raw)).collect()
     }
 
-    /// Returns the buffer in whose queue the request was when it was last looked for. Asking the queue again would miss a
-    /// request that the end of a copy, which may come at any moment, has admitted since.
+    /// Returns the buffer in whose queue the request was when it was last looked for. Asking the queue again
+    /// would miss a request that the end of a copy, which may come at any moment, has admitted since.
     pub(super) fn queued_at(&self) -> Option<BufferId> {
         self.place.as_ref().map(|(raw, _)| raw.id())
     }
@@ -237,8 +241,8 @@ impl Held {
         }
     }
 
-    /// Runs a kernel that writes. It writes all bytes that it overwrites, and skips the first bytes of every read-write
-    /// range.
+    /// Runs a kernel that writes. It writes all bytes that it overwrites, and skips the first bytes of every
+    /// read-write range.
     pub(super) fn scribble(&mut self, model: &mut Model, skip: u8) -> Vec<Written> {
         let mut written = Vec::new();
         for part in model.asks[&self.id].parts.clone() {

@@ -84,7 +84,8 @@ impl Model {
         }
     }
 
-    /// Returns whether `named` may be the first bytes of `range` that cannot be restored, and all that follow on them.
+    /// Returns whether `named` may be the first bytes of `range` that cannot be restored, and all that follow
+    /// on them.
     fn is_first_lost(&self, buffer: usize, range: &Range<u64>, named: &Range<u64>) -> bool {
         let is_lost = |at: u64| self.is_lost(buffer, at);
         let is_inside = range.start <= named.start && named.end <= range.end && !named.is_empty();

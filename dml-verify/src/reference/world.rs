@@ -71,7 +71,8 @@ pub struct World {
     is_spent: bool,
     /// Whether the operation that the fault struck is to be repeated.
     again: bool,
-    /// The kernel and parts of every request answered during this operation, because each may have held bytes briefly.
+    /// The kernel and parts of every request answered during this operation, because each may have held bytes
+    /// briefly.
     during: Vec<Momentary>,
     tally: Tally,
 }
@@ -133,8 +134,8 @@ impl World {
         (self.model.add_buffer(buffer.id(), make, version, MAIN_ARENA), buffer)
     }
 
-    /// Makes a buffer over storage of the application. After a fault, checks that the storage came back, and tries
-    /// again.
+    /// Makes a buffer over storage of the application. After a fault, checks that the storage came back, and
+    /// tries again.
     fn attach(&mut self, storage: Vec<u8>) -> RawBuffer {
         let kept = storage.clone();
         let made = catch_unwind(AssertUnwindSafe(|| self.platform.buffer_from(storage)));
@@ -156,7 +157,8 @@ impl World {
         self.tally.waited_through_faults += u64::from(!self.waiting.is_empty());
     }
 
-    /// Carries an operation out. An operation that fails by a scripted fault is repeated, and must then succeed.
+    /// Carries an operation out. An operation that fails by a scripted fault is repeated, and must then
+    /// succeed.
     ///
     /// # Panics
     /// When an answer, or the state left behind, contradicts the model.
@@ -288,7 +290,8 @@ impl World {
         is_fault
     }
 
-    /// Checks that an error is that of the armed fault, and that the failed operation left no trace in the states.
+    /// Checks that an error is that of the armed fault, and that the failed operation left no trace in the
+    /// states.
     fn explained(&mut self, scope: &Scope, before: &Before, error: &AcquireError) -> BufferId {
         let armed = self.armed.clone().unwrap_or_else(|| panic!("nothing was to fail: {error:?}"));
         assert!(!self.is_spent, "the fault has struck already: {error:?}");
@@ -510,8 +513,8 @@ impl World {
         }
     }
 
-    /// Checks that the result of ending a grant agrees with the model on lost devices. The parts end in the order of
-    /// `parts`. Returns the buffer whose loss the result reports, if it reports one.
+    /// Checks that the result of ending a grant agrees with the model on lost devices. The parts end in the
+    /// order of `parts`. Returns the buffer whose loss the result reports, if it reports one.
     fn heard<'a, T>(
         &self,
         ask: &Ask,

@@ -1,8 +1,8 @@
 //! An executor: one thread, many tasks, and a virtual clock.
 //!
-//! The seed chooses which of the ready tasks runs next. When no task is ready, the clock jumps to the next timer. While
-//! a call of an arena takes time or blocks, the other tasks run ([`pass`]). So tasks meet every operation half way, on
-//! one thread.
+//! The seed chooses which of the ready tasks runs next. When no task is ready, the clock jumps to the next
+//! timer. While a call of an arena takes time or blocks, the other tasks run ([`pass`]). So tasks meet every
+//! operation half way, on one thread.
 
 use crate::random::Random;
 use dml_core::sync::{Arc, Mutex};

@@ -1,7 +1,7 @@
 //! The tasks of a simulation, and the contents that the buffers must have meanwhile.
 //!
-//! A *shadow* holds the latest contents of every byte. A writer changes the shadow of its bytes with the release that
-//! commits them; a reader compares. Only the grants order these accesses.
+//! A *shadow* holds the latest contents of every byte. A writer changes the shadow of its bytes with the
+//! release that commits them; a reader compares. Only the grants order these accesses.
 
 use super::executor::{below, pass, sleep, within};
 use super::sim_arena;
@@ -170,7 +170,8 @@ impl Stage {
         }
     }
 
-    /// Runs a kernel on the arena of its grant. It reads, takes time, reads again, writes, and ends in a random way.
+    /// Runs a kernel on the arena of its grant. It reads, takes time, reads again, writes, and ends in a
+    /// random way.
     async fn kernel(&self, arena: ArenaId, mut grants: Grants, wants: Vec<Want>) {
         self.compare_all(&grants, arena, &wants);
         match below(3) {

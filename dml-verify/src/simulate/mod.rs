@@ -3,11 +3,11 @@
 //! ```text
 //!   seed ──▶ platform (arenas that take time, reorder, fail)       ┐
 //!        ──▶ kernels (acquire, await, give up, run, fail, release) ├─▶ executor ──▶ bytes compared, history checked,
-//!        ──▶ who goes on next, how long everything takes           ┘               nobody left, nothing leaked
+//!        ──▶ which task runs next, how long everything takes       ┘               no task left, nothing leaked
 //! ```
-//! The seed determines everything: a failing run prints its seed, and runs again in the same way. Only the simulation
-//! covers long histories of the production code in which other tasks run during every arena call. It cannot cover two
-//! threads in one critical section; loom explores those.
+//! The seed determines everything: a failing run prints its seed, and runs again in the same way. Only the
+//! simulation covers long histories of the production code in which other tasks run during every arena call.
+//! It cannot cover two threads in one critical section; loom explores those.
 
 mod arena;
 mod executor;
@@ -60,8 +60,8 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Runs the simulation of a seed. Returns its counts and its events, whose order and contents follow from the seed
-/// alone.
+/// Runs the simulation of a seed. Returns its counts and its events, whose order and contents follow from the
+/// seed alone.
 ///
 /// # Panics
 /// When the run contradicts the specification.

@@ -1,9 +1,10 @@
-//! `dml bench`: each device alone, and all together, in turns.
+//! `dml bench`: measures each device alone and all together, in turns.
 //!
-//! Every run begins with the inputs on the host alone and ends with the outputs on the host, so all transfers count.
-//! In each round every device runs alone and then all run together, so that clocks are the same. A short run follows one of the same
-//! devices: one after a GPU's finds other caches and sleeping cores. One round is discarded, the others give median, least and
-//! greatest time; the result of the last run of each configuration is checked.
+//! Every run starts with the inputs on the host only and ends with the outputs on the host, so it includes
+//! all transfers. In each round, every device runs alone, and then all run together, so that they see the
+//! same clock frequencies. A short run is preceded by an untimed one on the same devices. After a GPU's run,
+//! it would find cold caches and sleeping cores. One round is discarded. The others give the median, minimum
+//! and maximum time. The result of the last run of each configuration is checked.
 
 mod text;
 
@@ -37,7 +38,7 @@ use dml_workloads::prepare::{Input, PrepareError, Prepared, Workload};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// A run of so many seconds takes as long whatever ran before.
+/// Duration from which the previous run does not affect a run's time, in seconds.
 const LONG_SECONDS: f64 = 0.05;
 
 /// Runs `dml bench`.
@@ -50,7 +51,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
     }
 }
 
-/// Runs workloads, and prints each result when it is known.
+/// Runs workloads, and prints each result as soon as it is measured.
 fn run_workloads(command: &BenchCommand) -> Result<(), Failure> {
     let BenchCommand { options, files, .. } = command;
     let mut workloads = command.workloads.clone();
@@ -59,7 +60,7 @@ fn run_workloads(command: &BenchCommand) -> Result<(), Failure> {
     let machine = machine(options)?;
     let mut unwritten = Unwritten::default();
     let results = measure_all(options, &machine, &workloads, files, |bench, mut measured| {
-        // Printed first: no file is worth a result that took minutes.
+        // Printed before files are written, so that a failed write loses no result.
         if !options.json {
             failure::print(&text::result(&measured.result, machine.note.as_deref(), &machine.unavailable))?;
         }
@@ -77,7 +78,7 @@ fn run_workloads(command: &BenchCommand) -> Result<(), Failure> {
     unwritten.end()
 }
 
-/// Runs the suite, and prints it beside the last one.
+/// Runs the suite, and prints it with its change since the last one.
 fn run_suite(AllOptions { options, no_last }: &AllOptions) -> Result<(), Failure> {
     let machine = machine(options)?;
     let last = if *no_last { None } else { Last::of(options, &machine) };
@@ -98,7 +99,7 @@ fn run_suite(AllOptions { options, no_last }: &AllOptions) -> Result<(), Failure
     unwritten.end()
 }
 
-/// Opens the devices of the options.
+/// Opens the devices that the options request.
 fn machine(options: &BenchOptions) -> Result<Machine, Failure> {
     for PerDevice { device, value } in &options.powers {
         if !(value.is_finite() && *value > 0.0) {
@@ -110,7 +111,7 @@ fn machine(options: &BenchOptions) -> Result<Machine, Failure> {
     Ok(machine)
 }
 
-/// Measures workloads in turn, and hands each measurement over.
+/// Measures workloads one after the other, and passes each measurement to `finish`.
 fn measure_all(
     options: &BenchOptions,
     machine: &Machine,
@@ -154,11 +155,12 @@ fn check(files: &BenchFiles, workloads: &[Workload]) -> Result<(), Failure> {
     timeline::check(files, workloads)
 }
 
-/// What a workload runs on: a platform, those of its devices that take part, what its links are priced by, what
-/// earlier runs taught.
+/// The environment of a workload: the platform, its participating devices, the origin of the link prices, and
+/// the knowledge.
 pub(crate) type Found<'a> = (&'a Platform, &'a [DeviceId], &'a json::LinkPrices, &'a Knowledge);
 
-/// The devices that a workload has a kernel for, if the options name none: who names a device that has none is told so.
+/// Returns the devices for which a workload has a kernel, and notes the others on standard error. Devices
+/// that the options name are never left out: preparing the workload reports a missing kernel.
 pub(crate) fn able(
     options: &MachineOptions,
     platform: &Platform,
@@ -176,7 +178,7 @@ pub(crate) fn able(
     devices.iter().copied().filter(is_able).collect()
 }
 
-/// Whether a device takes part in a workload.
+/// Returns whether a device takes part in a workload.
 pub(crate) fn is_able(
     options: &MachineOptions,
     platform: &Platform,
@@ -206,10 +208,10 @@ pub(crate) fn prepare(
     })
 }
 
-/// The devices whose memory holds the buffers of a workload. The others are noted on standard error.
+/// Returns the devices whose memory can hold the buffers of a workload. Notes the others on standard error.
 ///
 /// # Errors
-/// None of them is left.
+/// The buffers cannot be reset, or no device is left.
 pub(crate) fn holding(
     prepared: &dyn Prepared,
     platform: &Platform,
@@ -222,7 +224,7 @@ pub(crate) fn holding(
             Err(error) if error.is_out_of_memory() => {
                 notes.push((&*platform.devices()[usize::from(device.0)].name, error));
             }
-            // What else is wrong is wrong in a run, too.
+            // Any other error will be reported by a run.
             _ => holding.push(device),
         }
     }
@@ -238,7 +240,7 @@ pub(crate) fn holding(
     Ok(holding)
 }
 
-/// The runs in which the calibrated policy tries the sets of devices that promise most, and that do not count.
+/// Number of uncounted runs in which the calibrated policy tries the most promising sets of devices.
 pub(crate) const LEARNING_RUNS: u32 = 4;
 
 /// One workload, ready to run on the devices.
@@ -249,19 +251,19 @@ pub(crate) struct Bench<'a> {
     devices: &'a [DeviceId],
     link_prices: &'a json::LinkPrices,
     knowledge: &'a Knowledge,
-    /// Where energy counters are looked for.
+    /// The sources of energy counters.
     sources: EnergySources,
     workload: Workload,
     prepared: &'a dyn Prepared,
 }
 
-/// What each device took alone.
+/// The measurements of each device alone.
 pub(crate) struct Alone {
-    /// The median time of each device, in the order of the devices.
+    /// Median time of each device, in seconds, in the order of the devices.
     pub(crate) seconds: Vec<f64>,
-    /// The median time of the hand-written program, by device name.
+    /// Median time of the hand-written program, in seconds, by device name.
     native_s: BTreeMap<String, f64>,
-    /// The energy of a run on each device, in the order of the devices.
+    /// Energy of a run on each device, in the order of the devices.
     energy: Vec<PerRun>,
 }
 
@@ -270,46 +272,46 @@ pub(crate) struct Run {
     pub(crate) seconds: f64,
     pub(crate) energy: Result<Energy, EnergyError>,
     pub(crate) report: Report,
-    /// What the platform recorded; nothing unless the options ask for it.
+    /// Recorded events; empty unless the options request them.
     events: Vec<Event>,
     pub(crate) operations: BTreeMap<&'static str, u64>,
     pub(crate) transfers: Vec<json::BenchTransfer>,
 }
 
-/// One configuration of devices, which takes turns with the others.
+/// One configuration of devices, measured in turn with the others.
 struct Turn {
-    /// The device, or all.
+    /// Name of the configuration.
     what: String,
     coexecutor: Coexecutor,
     meter: Meter,
     native: Option<Native>,
-    /// The runs that count.
+    /// The counted runs.
     runs: Vec<Run>,
 }
 
-/// Whether a round counts.
+/// Whether a round is counted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counts {
     No,
     Yes,
-    /// It does, and its results are checked.
+    /// It is counted, and its results are checked.
     Last,
 }
 
-/// The runs on some devices that count.
+/// The counted runs of a configuration.
 struct Timed {
     runs: Vec<Run>,
-    /// The energy of one of them.
+    /// Energy of one run.
     energy: PerRun,
 }
 
-/// All devices together: the runs that count, and one more, whose events were recorded.
+/// The counted runs of all devices together, and the overlap in one more run with recorded events.
 struct Together {
     timed: Timed,
     overlap: Overlap,
 }
 
-/// What was measured, and the runs together that count.
+/// The result of a benchmark, and the counted runs of all devices together.
 pub(crate) struct Measured {
     pub(crate) result: json::Bench,
     runs: Vec<Run>,
@@ -338,7 +340,7 @@ impl<'a> Bench<'a> {
     pub(crate) fn measure(&self) -> Result<Measured, Failure> {
         let mut progress = self.progress();
         let mut alone = self.turns()?;
-        // The first round is discarded, but for the powers that the policy is to have.
+        // The first round only yields the powers for the policy.
         let first_s = self.round(&mut alone, Counts::No, &mut progress)?;
         let mut powers = self.powers_of(&first_s);
         let together = self.coexecutor(self.devices, &powers, self.options.policy.clone());
@@ -362,23 +364,23 @@ impl<'a> Bench<'a> {
         Ok(Measured { result, runs: together.timed.runs })
     }
 
-    /// A progress bar with one step for each turn. A hand-written program runs in the step of its device.
+    /// Creates a progress bar with a step for each turn. A hand-written program is part of its device's step.
     fn progress(&self) -> Progress {
         let configurations = self.devices.len() as u64 + 1;
         Progress::new(configurations * (u64::from(self.options.runs) + 1) + u64::from(self.learning()))
     }
 
-    /// How many runs together teach the policy and do not count.
+    /// Returns the number of uncounted runs together in which the policy learns.
     fn learning(&self) -> u32 {
         let learns = self.options.policy == PolicySpec::Calibrated && self.devices.len() > 1;
         u32::from(learns) * LEARNING_RUNS
     }
 
-    /// Each device alone, and the hand-written program beside it where that is asked for.
+    /// Creates the configurations of each device alone, with hand-written programs if requested.
     fn turns(&self) -> Result<Vec<Turn>, Failure> {
         let turn = |&device: &DeviceId| {
             let native = self.native(self.name(device))?;
-            // One device computes in several packages where transfers overlap with computing.
+            // The calibrated policy may split one device's work into packages to overlap transfers.
             let is_calibrated = self.options.policy == PolicySpec::Calibrated;
             let policy = if is_calibrated { PolicySpec::Calibrated } else { PolicySpec::Static };
             Ok(self.turn(self.coexecutor(&[device], &[1.0], policy), Some((device, native))))
@@ -386,7 +388,7 @@ impl<'a> Bench<'a> {
         self.devices.iter().map(turn).collect()
     }
 
-    /// A device alone, or all together.
+    /// Creates the configuration of a device alone, or of all together.
     fn turn(&self, coexecutor: Coexecutor, alone: Option<(DeviceId, Option<Native>)>) -> Turn {
         let (what, meter, native) = match alone {
             Some((device, native)) => (self.name(device).to_owned(), self.meter(&[device]), native),
@@ -395,7 +397,7 @@ impl<'a> Bench<'a> {
         Turn { what, coexecutor, meter, native, runs: Vec::new() }
     }
 
-    /// Runs each of some configurations once, and returns their seconds.
+    /// Runs each configuration once, and returns their times in seconds.
     fn round(
         &self,
         turns: &mut [Turn],
@@ -406,7 +408,7 @@ impl<'a> Bench<'a> {
         for turn in turns {
             progress.step(&format!("{}: {}", self.workload, turn.what));
             let is_short = turn.runs.last().is_none_or(|run| run.seconds < LONG_SECONDS);
-            // Reading counters takes as long as some runs.
+            // Reading counters can take as long as a short run.
             let meter = if is_short { &short } else { &turn.meter };
             if is_short && counts != Counts::No {
                 self.run_once(&turn.coexecutor, meter)?;
@@ -419,13 +421,13 @@ impl<'a> Bench<'a> {
             if counts != Counts::No {
                 turn.runs.push(run);
             }
-            // Right after the co-execution, so that both programs find the machine in the same condition.
+            // Runs right after DML, so that both see the machine in the same condition.
             turn.native.as_mut().map_or(Ok(()), |native| native.run(counts != Counts::No))?;
         }
         Ok(seconds)
     }
 
-    /// The runs of a configuration that count, with the energy of one of them, and its hand-written program.
+    /// Returns the counted runs of a configuration, with the energy of one run, and the hand-written program.
     fn timed(&self, turn: Turn) -> Result<(Timed, Option<Native>), Failure> {
         let Turn { coexecutor, meter, runs, native, .. } = turn;
         let metered = runs.iter().map(|run| run.energy.clone()).collect();
@@ -447,7 +449,7 @@ impl<'a> Bench<'a> {
         Ok(alone)
     }
 
-    /// Times and checks each device alone.
+    /// Measures and checks each device alone.
     pub(crate) fn time_alone(&self, progress: &mut Progress) -> Result<Alone, Failure> {
         let mut turns = self.turns()?;
         self.round(&mut turns, Counts::No, progress)?;
@@ -457,7 +459,7 @@ impl<'a> Bench<'a> {
         self.alone(turns)
     }
 
-    /// Runs once more, with a recording of its events, and returns how much of its transfers lay under compute.
+    /// Runs once more with recorded events, and returns how its transfers overlapped with compute.
     fn overlap(&self, coexecutor: &Coexecutor) -> Result<Overlap, Failure> {
         self.prepared.reset().map_err(Failure::work)?;
         let recording = self.platform.record();
@@ -470,20 +472,20 @@ impl<'a> Bench<'a> {
             .devices(devices.iter().copied())
             .policy(policy.clone())
             .knowledge(self.knowledge);
-        // The calibrated policy is to find them out by itself.
+        // The calibrated policy learns powers itself.
         match policy == PolicySpec::Calibrated && self.options.powers.is_empty() {
             true => coexecutor,
             false => coexecutor.powers(powers.iter().copied()),
         }
     }
 
-    /// Runs once more to be metered, and says whose energy is not in it.
+    /// Runs once more for the meter, and notes devices that failed. Returns the seconds.
     fn work_of_all(&self, coexecutor: &Coexecutor) -> Result<f64, Failure> {
         let (seconds, report) = self.work(coexecutor)?;
         for failure in &report.failures {
             let (name, why) = (self.name(failure.device), &failure.message);
             eprintln!(
-                "dml: {name} gave up in a run that was metered, whose energy is that of the others: {why}"
+                "dml: {name} failed in a metered run, whose energy is that of the other devices: {why}"
             );
         }
         Ok(seconds)
@@ -493,7 +495,7 @@ impl<'a> Bench<'a> {
         Meter::new(self.platform, devices, &self.sources)
     }
 
-    /// Runs the workload, from the inputs on the host alone to the outputs on the host.
+    /// Runs the workload, from the inputs on the host only to the outputs on the host.
     pub(crate) fn run_once(&self, coexecutor: &Coexecutor, meter: &Meter) -> Result<Run, Failure> {
         self.prepared.reset().map_err(Failure::work)?;
         self.platform.counters().reset();
@@ -504,7 +506,7 @@ impl<'a> Bench<'a> {
         Ok(Run { seconds, energy, report, events, operations, transfers })
     }
 
-    /// What counts of a run: until the outputs are on the host. Returns its seconds.
+    /// Runs the timed part of a run, which ends when the outputs are on the host. Returns the seconds.
     fn work(&self, coexecutor: &Coexecutor) -> Result<(f64, Report), Failure> {
         let begun = Instant::now();
         let report = coexecutor.run(self.prepared.kernel(), self.prepared.items()).map_err(Failure::work)?;
@@ -517,7 +519,7 @@ impl<'a> Bench<'a> {
         self.prepared.verify().map_err(wrong)
     }
 
-    /// The power of each device: the one that the user gave, otherwise the measured one.
+    /// Returns the power of each device: the user's, otherwise the measured one.
     pub(crate) fn powers(&self, alone: &Alone) -> Vec<f64> {
         self.powers_of(&alone.seconds)
     }
@@ -538,7 +540,7 @@ impl<'a> Bench<'a> {
             .collect()
     }
 
-    /// What each pair of arenas exchanged, over all of its links.
+    /// Returns the transfers of each directed pair of arenas, over all of its links.
     fn transfers(&self) -> Vec<json::BenchTransfer> {
         let name = |arena| self.platform.arena(arena).desc().name.to_string();
         let transfers = self.platform.counters().transfers();
@@ -550,8 +552,8 @@ impl<'a> Bench<'a> {
         }))
     }
 
-    /// Writes the picture, and what happened in the median run together where the options ask for it. The
-    /// result names what was written.
+    /// Writes the picture, and the requested files about the median run of all devices together. Adds the
+    /// names of the written files to the result.
     fn write_files(&self, measured: &mut Measured, unwritten: &mut Unwritten) {
         let Self { files, workload, prepared, .. } = *self;
         let Measured { result, runs } = measured;
@@ -574,7 +576,7 @@ impl<'a> Bench<'a> {
         });
     }
 
-    /// The result, as the schema has it.
+    /// Returns the result in the schema of docs/json.md.
     fn result(
         &self,
         alone: Alone,
@@ -652,12 +654,12 @@ impl<'a> Bench<'a> {
         all.map(|failure| format!("{}: {}", self.name(failure.device), failure.message)).collect()
     }
 
-    /// The hand-written program for a device, where it is asked for and there is one.
+    /// Returns the hand-written program for a device, if it is requested and exists.
     fn native(&self, device: &str) -> Result<Option<Native>, Failure> {
         if !self.options.native {
             return Ok(None);
         }
-        // Both sides transfer the same sort of memory.
+        // Both sides transfer the same kind of memory.
         let memory = match pinned_bytes(self.platform) {
             Some(_) => HostMemory::PageLocked,
             None => HostMemory::Ordinary,
@@ -665,8 +667,8 @@ impl<'a> Bench<'a> {
         Native::of(device, self.unit_limit(device)?, memory, self.prepared)
     }
 
-    /// The number of units that a device may use: the one that the user gave, otherwise the device's share of the
-    /// processor's cores. `None` for a device with units of its own.
+    /// Returns the number of units that a device may use: the user's limit, otherwise the device's share of
+    /// the processor's cores. Returns `None` for a device with its own units.
     fn unit_limit(&self, device: &str) -> Result<Option<u32>, Failure> {
         let id = self.platform.device(device).map_err(Failure::usage)?;
         let given = self

@@ -1,4 +1,4 @@
-//! Files in the user's cache folder, beside that of the link speeds, whose name tells machines apart.
+//! Files in the user's cache folder, beside the file of link speeds. Their names identify the machine.
 
 use dml::arenas::calibrate::Calibration;
 use dml::arenas::files::{self, Source};
@@ -6,10 +6,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The longest file that is read, in bytes.
+/// Maximum size of a file to read, in bytes.
 const LARGEST_FILE_BYTES: u64 = 16 << 20;
 
-/// The file of this machine for what `name` says, with an ending; `None` if the user has no cache folder.
+/// Returns the path of this machine's file with a name and an extension, or `None` without a cache folder.
 pub(crate) fn file(name: &str, ending: &str) -> Option<PathBuf> {
     Some(beside(&Calibration::cache_file().ok()?, name, ending))
 }
@@ -19,10 +19,10 @@ fn beside(links: &Path, name: &str, ending: &str) -> PathBuf {
     links.with_file_name(format!("{}.{ending}", stem.unwrap_or_else(|| name.to_owned())))
 }
 
-/// The text of a file; `None` if there is no file.
+/// Reads the text of a file. Returns `None` if there is no file.
 ///
 /// # Errors
-/// Why it cannot be read, for people.
+/// A message why the file cannot be read.
 pub(crate) fn read(file: &Path) -> Result<Option<String>, String> {
     match files::read(file, Source::File, LARGEST_FILE_BYTES) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -31,7 +31,7 @@ pub(crate) fn read(file: &Path) -> Result<Option<String>, String> {
     }
 }
 
-/// Writes a file, and makes its folder. A reader sees a whole file or none.
+/// Writes a file atomically, and creates its folder if needed.
 pub(crate) fn write(file: &Path, text: &str) -> io::Result<()> {
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
@@ -60,7 +60,7 @@ mod tests {
         write(&file, "two").expect("the folder of temporary files");
         assert_eq!(read(&file), Ok(Some("two".to_owned())));
         assert!(read(&folder).is_err_and(|error| error.contains("no regular file")));
-        // What cannot take the file's place leaves nothing behind.
+        // A failed write leaves no temporary file.
         assert!(write(&folder.join("suites-0.json").join("below"), "three").is_err());
         assert!(
             fs::create_dir(folder.join("taken")).is_ok() && write(&folder.join("taken"), "four").is_err()

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What `dml --help` ends with.
+/// The end of `dml --help`.
 const EXAMPLES: &str = "\
 Examples:
   dml devices                              devices, memories, links, and what is missing
@@ -29,23 +29,23 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Lists devices, arenas and links with their measured speed, and what is missing and why.
     ///
-    /// Speeds are measured the first time, and kept in the user's cache folder.
+    /// The first call measures the speeds and keeps them in the user's cache folder.
     Devices(DevicesOptions),
-    /// Co-executes a workload: each device alone, then all together; checks every result.
+    /// Runs a workload on each device alone, then on all together, and checks every result.
     Bench(Box<BenchCommand>),
-    /// Draws a trace of dml bench --trace as a page that a browser shows by itself.
+    /// Draws a trace of dml bench --trace as a self-contained HTML page, and prints its findings.
     Report(ReportOptions),
-    /// Makes the decisions of a run again, without its devices: where this version decides differently, it says so.
+    /// Replays the policy's decisions in a run, without its devices, and reports the first that differs.
     ///
     /// Exits with 1 if a decision differs.
     Replay(ReplayOptions),
     /// Measures a table of a paper on this machine, and prints it beside the published one.
     Reproduce(ReproduceOptions),
-    /// Shows of which kernels and devices earlier runs taught something, and forgets it.
+    /// Lists what earlier runs taught about kernels and devices, or forgets it.
     Knowledge(KnowledgeOptions),
     /// Prints a completion script for a shell.
     Completions {
-        /// The shell.
+        /// Shell that runs the script.
         #[arg(value_enum)]
         shell: Shell,
     },
@@ -53,15 +53,15 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct KnowledgeOptions {
-    /// Forgets what is known of a kernel. May be given several times.
+    /// Forgets a kernel. May be repeated.
     #[arg(long, value_name = "KERNEL")]
     pub(crate) forget: Vec<String>,
 
-    /// Forgets everything.
+    /// Forgets all kernels.
     #[arg(long)]
     pub(crate) forget_all: bool,
 
-    /// Prints JSON.
+    /// Prints one JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -71,23 +71,26 @@ pub(crate) struct DevicesOptions {
     #[command(flatten)]
     pub(crate) workers: WorkerOptions,
 
-    /// Caps a device's compute units, as for bench: the speeds of a sub-device are its own.
+    /// Limits a device's compute units: threads of cpu and offload, a sub-device of opencl. May be repeated.
+    ///
+    /// A sub-device has link speeds of its own.
     #[arg(long, value_name = "DEVICE=N", value_parser = PerDevice::<u32>::from_str)]
     pub(crate) limit: Vec<PerDevice<u32>>,
 
     #[command(flatten)]
     pub(crate) pinned: PinnedOptions,
 
-    /// Prints how so many bytes would come from one memory to another, and which ways were rejected; nothing is moved. Memories are
-    /// named by arena or by device.
+    /// Prints the sync path between two memories and the rejected alternatives. Moves no bytes.
+    ///
+    /// FROM and TO each name an arena or a device.
     #[arg(long, num_args = 2, value_names = ["FROM", "TO"], requires = "bytes", conflicts_with = "measure")]
     pub(crate) plan: Option<Vec<String>>,
 
-    /// How many bytes to plan for.
+    /// Number of bytes to plan for.
     #[arg(long, value_name = "N", requires = "plan")]
     pub(crate) bytes: Option<u64>,
 
-    /// Binds an OpenCL device to main memory, as DiscoverOptions::bind does. May be given once per device.
+    /// Plans with an OpenCL device bound to main memory. May be repeated.
     #[arg(long, value_name = "DEVICE", requires = "plan")]
     pub(crate) bind: Vec<String>,
 
@@ -95,29 +98,29 @@ pub(crate) struct DevicesOptions {
     #[arg(long)]
     pub(crate) measure: bool,
 
-    /// Print one JSON object instead of tables.
+    /// Prints one JSON object instead of tables.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Coprocessors that are processes.
+/// The worker processes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct WorkerOptions {
-    /// Starts N worker processes as coprocessors, offload:0 and on; one by default, where it can be had.
+    /// Number of worker processes to start, offload:0 to offload:N-1. Default: 1, if one can be started.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=32))]
     pub(crate) offload: Option<u32>,
 
-    /// Keeps a worker's threads on these cores, such as offload:0=0,2-3. May be given once per worker.
+    /// Pins a worker's threads to these cores, such as offload:0=0,2-3. May be repeated.
     #[arg(long, value_name = "DEVICE=CORES", value_parser = PerDevice::<Cores>::from_str)]
     pub(crate) pin: Vec<PerDevice<Cores>>,
 
-    /// How long one run on a worker may take before the worker counts as hung.
+    /// Timeout of one run on a worker, in seconds. Then the worker counts as hung. Default: 300.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) time_limit: Option<u64>,
 }
 
 impl WorkerOptions {
-    /// The options as discovery takes them.
+    /// Returns the discovery options with these settings.
     pub(crate) fn discover_options(&self) -> DiscoverOptions {
         let mut options = DiscoverOptions::default();
         if let Some(workers) = self.offload {
@@ -136,13 +139,15 @@ impl WorkerOptions {
 /// Page-locked memory for the buffers of main memory.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct PinnedOptions {
-    /// Makes main memory's buffers of page-locked memory, of at most so many bytes (as 4096, 512M or 8G), which GPUs of CUDA
-    /// transfer at the speed of the link. Without such a GPU buffers are of ordinary memory, and a note says so.
+    /// Allocates buffers of main memory page-locked, up to this many bytes, such as 4096, 512M or 8G.
+    ///
+    /// CUDA GPUs transfer page-locked memory at the speed of the link. Without a CUDA GPU, buffers use
+    /// ordinary memory, and a note says so.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) pinned: Option<u64>,
 }
 
-/// A number of bytes that is more than none, in units of 1, 2^10 (K), 2^20 (M) or 2^30 (G).
+/// Parses a positive number of bytes, in units of 1, 2^10 (K), 2^20 (M) or 2^30 (G).
 fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = match text.char_indices().last() {
         Some((at, 'K')) => (&text[..at], 1 << 10),
@@ -153,13 +158,13 @@ fn bytes(text: &str) -> Result<u64, String> {
     let number: u64 =
         number.parse().map_err(|_| "expected a number of bytes, such as 4096, 512M or 8G".to_owned())?;
     match number.checked_mul(unit) {
-        Some(0) => Err("no buffer is made of no bytes".to_owned()),
+        Some(0) => Err("expected at least 1 byte".to_owned()),
         Some(bytes) => Ok(bytes),
         None => Err("more bytes than 64 bits can count".to_owned()),
     }
 }
 
-/// The list of workloads in `--help`.
+/// Returns the list of workloads for `--help`.
 fn workloads_help() -> String {
     format!("Workloads: {}", Workload::ALL.map(Workload::name).join(", "))
 }
@@ -180,7 +185,7 @@ pub(crate) struct BenchCommand {
     pub(crate) files: BenchFiles,
 }
 
-/// A benchmark other than that of named workloads.
+/// A benchmark of its own, without a list of workloads.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchTable {
     /// Runs the suite: every workload, geometric means, and the change since the last suite.
@@ -207,7 +212,7 @@ pub(crate) struct MachineOptions {
     #[command(flatten)]
     pub(crate) workers: WorkerOptions,
 
-    /// Storage of the memories.
+    /// Where memories have their storage.
     #[arg(long, default_value = "auto", value_enum)]
     pub(crate) memory: Memory,
 
@@ -215,7 +220,7 @@ pub(crate) struct MachineOptions {
     pub(crate) pinned: PinnedOptions,
 }
 
-/// What runs of workloads have in common.
+/// The options of all benchmarks of workloads.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct BenchOptions {
     #[command(flatten)]
@@ -225,11 +230,11 @@ pub(crate) struct BenchOptions {
     #[arg(long, default_value = "calibrated", value_parser = PolicySpec::from_str)]
     pub(crate) policy: PolicySpec,
 
-    /// A device's relative power, instead of the measured one. May be repeated.
+    /// Relative power of a device, instead of the measured one. May be repeated.
     #[arg(long, value_name = "DEVICE=P", value_parser = PerDevice::<f64>::from_str)]
     pub(crate) powers: Vec<PerDevice<f64>>,
 
-    /// tiny, small, paper, or a number: items; for gaussian the edge of the picture, for matmul the rows.
+    /// Size: tiny, small, paper, or a number of items (gaussian: edge of the picture; matmul: rows).
     #[arg(long, default_value = "small", value_parser = SizeSpec::from_str)]
     pub(crate) size: SizeSpec,
 
@@ -250,7 +255,7 @@ pub(crate) struct BenchOptions {
     pub(crate) json: bool,
 }
 
-/// The files of a benchmark that neither reads nor writes one.
+/// No files: for benchmarks that read and write none.
 pub(crate) static NO_FILES: BenchFiles =
     BenchFiles { input: None, output: None, trace: None, html: None, decisions: None };
 
@@ -301,11 +306,11 @@ pub(crate) struct NeverLosesOptions {
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: u32,
 
-    /// Omits sizes for which the best device takes longer.
+    /// Omits sizes for which the best device takes longer than this, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.3)]
     pub(crate) longest: f64,
 
-    /// Measures one size in N, the first one first.
+    /// Measures every Nth size, starting with the first.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) every: u32,
 
@@ -338,86 +343,88 @@ pub(crate) struct OffloadOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportOptions {
-    /// The trace, as dml bench --trace writes it: a file or a pipe.
+    /// Trace of dml bench --trace: a file or a pipe.
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
 
-    /// Where the page goes; beside the trace, with the ending .html, by default. The trace of a pipe needs
-    /// it.
+    /// Page to write. Default: the path of the trace with the extension .html; required for a pipe.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
-    /// Print one JSON object instead of text.
+    /// Prints one JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ReplayOptions {
-    /// The decisions, as dml bench --decisions writes them: a file or a pipe.
+    /// Decisions of dml bench --decisions: a file or a pipe.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 
-    /// Print one JSON object instead of text.
+    /// Prints one JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ReproduceOptions {
-    /// The table.
+    /// Table to reproduce.
     #[arg(value_name = "TABLE", value_enum)]
     pub(crate) table: Table,
 
-    /// tiny takes milliseconds, small is that of dml bench, paper is as published; of table1 paper by default, otherwise
-    /// small. Of single: paper, the default, is a second, 50 ms and 1 ms, to which the goals belong, and small a tenth of each.
+    /// Size of the workloads. Default: paper for table1 and single, otherwise small.
+    ///
+    /// tiny takes milliseconds, small is the size of dml bench, and paper is the published size. For single,
+    /// runs of size paper take 1 s, 50 ms and 1 ms, and the goals apply to them; small takes a tenth.
     #[arg(long, value_enum)]
     pub(crate) size: Option<TableSize>,
 
-    /// Rounds that count, after one that does not; 12 by default. Of coexec: runs that count, 9 by default. Of single: pairs of a
-    /// second; there are twice as many of 50 ms, and ten times as many of 1 ms.
+    /// Number of measured rounds, after one warm-up round. Default: 9 for coexec, otherwise 12.
+    ///
+    /// A round of single has one pair of 1 s, two of 50 ms and ten of 1 ms.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: Option<u32>,
 
-    /// Devices to use, as for bench. Of table1: one, opencl:N or cuda:N, opencl:0 by default. Of single: all that have a hand-written
-    /// form by default.
+    /// Devices to use, such as cpu,opencl:0. Default: all that the table supports; opencl:0 for table1.
+    ///
+    /// table1 takes one OpenCL or CUDA device. single takes devices that have a hand-written form.
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) devices: Vec<String>,
 
-    /// Caps a device's compute units, as for bench; not of table1 and single.
+    /// Limits a device's compute units, as for bench. Not for table1 and single.
     #[arg(long, value_name = "DEVICE=N", value_parser = PerDevice::<u32>::from_str)]
     pub(crate) limit: Vec<PerDevice<u32>>,
 
     #[command(flatten)]
     pub(crate) workers: WorkerOptions,
 
-    /// How the work is split, as for bench; calibrated by default, not of table1 and single.
+    /// Load-balancing policy, as for bench. Default: calibrated. Not for table1 and single.
     #[arg(long, value_parser = PolicySpec::from_str)]
     pub(crate) policy: Option<PolicySpec>,
 
-    /// Where the memories' storage comes from, as for bench; auto by default, of coexec and single.
+    /// Where memories have their storage. Default: auto. Only for coexec and single.
     #[arg(long, value_enum)]
     pub(crate) memory: Option<Memory>,
 
     #[command(flatten)]
     pub(crate) pinned: PinnedOptions,
 
-    /// Also writes the table into this folder as markdown, TABLE.md, and of coexec a chart of it, TABLE.svg; not of
-    /// table1.
+    /// Existing folder for the table as TABLE.md, and for coexec.svg. Only for memory and coexec.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) output: Option<PathBuf>,
 
-    /// Print one JSON object instead of text.
+    /// Prints one JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Print markdown instead of text.
+    /// Prints markdown instead of text.
     #[arg(long, conflicts_with = "json")]
     pub(crate) markdown: bool,
 }
 
 impl ReproduceOptions {
-    /// The options of the benchmark of the suite that these mean, with another default of what is counted.
+    /// Returns the options of a benchmark of the suite, with `runs` as the default number of runs.
     pub(crate) fn of_suite(&self, memory: Memory, runs: u32) -> BenchOptions {
         let size = match self.size.unwrap_or(TableSize::Small) {
             TableSize::Tiny => SizeSpec::Tiny,
@@ -442,26 +449,26 @@ impl ReproduceOptions {
         }
     }
 
-    /// The name of the size in effect.
+    /// Returns the name of the size in effect.
     pub(crate) fn size_name(&self, default: TableSize) -> &'static str {
         self.size.unwrap_or(default).name()
     }
 }
 
-/// Where the memories of the devices have their storage.
+/// Where the devices' memories have their storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Memory {
-    /// Storage is shared wherever that makes nobody wait, and bytes are copied elsewhere. Of single: as copy.
+    /// Shares storage where devices need not take turns, and copies elsewhere. For single: as copy.
     Auto,
-    /// Each memory has storage of its own, and bytes are copied (the papers' buffers).
+    /// Gives each memory its own storage, and copies bytes (the papers' Buffers).
     Copy,
-    /// All memories share one storage, and no byte is copied (the papers' unified shared memory). GPUs of CUDA share page-locked memory with the
-    /// processor: with --pinned, and no other devices.
+    /// Shares one storage among all memories, and copies no bytes (the papers' unified shared memory). CUDA
+    /// GPUs share page-locked memory with cpu, so they need --pinned, and no other device can take part.
     Bound,
 }
 
 impl Memory {
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -474,18 +481,18 @@ impl Memory {
 /// A table of a paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Table {
-    /// Operation counts and times of vecadd, matmul and bfs, by hand and on the data layer.
+    /// Operation counts and times of vecadd, matmul and bfs, written by hand and on the data layer.
     Table1,
-    /// One device through the runtime beside the same kernel without DML.
+    /// One device through the runtime, compared with the same kernel without DML.
     Single,
-    /// What copies, one storage for all memories, and the planner's own choice cost every workload.
+    /// Cost of copies, of one shared storage, and of the planner's choice, for each workload.
     Memory,
-    /// The suite co-executed: speedups, efficiencies and balances, with their means.
+    /// Co-execution of the suite: speedups, efficiencies and balances, with their means.
     Coexec,
 }
 
 impl Table {
-    /// The name on the command line, and of the files with it.
+    /// Returns the name on the command line, which is also that of the table's files.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Table1 => "table1",
@@ -496,7 +503,7 @@ impl Table {
     }
 }
 
-/// How large the workloads of a table are to be.
+/// The size of a table's workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TableSize {
     Tiny,
@@ -505,7 +512,7 @@ pub(crate) enum TableSize {
 }
 
 impl TableSize {
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Tiny => "tiny",
@@ -530,17 +537,17 @@ impl<T: FromStr> FromStr for PerDevice<T> {
         if device.is_empty() {
             return Err("no device before the equals sign".to_owned());
         }
-        let value = value.parse().map_err(|_| format!("{value:?} is not what fits"))?;
+        let value = value.parse().map_err(|_| format!("{value:?} is not a valid value"))?;
         Ok(Self { device: device.to_owned(), value })
     }
 }
 
-/// Cores as lists of them are written: `0,2-3`.
+/// A list of cores, such as `0,2-3`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cores(pub(crate) Vec<u32>);
 
 impl Cores {
-    /// How many different ones.
+    /// Returns the number of distinct cores.
     pub(crate) fn count(&self) -> u32 {
         self.0.iter().collect::<BTreeSet<_>>().len() as u32
     }
@@ -550,7 +557,7 @@ impl FromStr for Cores {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        /// More cores than any machine has.
+        /// Maximum number of cores of a list; no machine has more.
         const MOST: usize = 4096;
         let mut cores = Vec::new();
         for part in text.split(',') {
@@ -565,7 +572,7 @@ impl FromStr for Cores {
     }
 }
 
-/// How large a workload is to be.
+/// The size of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SizeSpec {
     Tiny,
@@ -600,7 +607,6 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
-    /// Whoever asks for help learns what there is to run.
     #[test]
     fn the_help_of_bench_names_every_workload() {
         let mut command = Arguments::command();
@@ -611,7 +617,7 @@ mod tests {
         }
     }
 
-    /// What is asked of the workers comes to discovery, each option by itself.
+    /// Each option of the workers reaches discovery.
     #[test]
     fn the_options_of_workers_are_those_of_discovery() {
         let options = |arguments: &[&str]| {
@@ -647,7 +653,7 @@ mod tests {
         for wrong in ["", "1,", "3-1", "a", "-1", "0-4294967295", "0-4000,0-4000"] {
             assert!(wrong.parse::<Cores>().is_err(), "{wrong}");
         }
-        // Not how high they are is limited, but how many.
+        // Their number is limited, not their values.
         for (text, count) in [("0-4095", 4096), ("9000-9001", 2), ("1-4000,4090-4091", 4002), ("7,7-9,8", 3)]
         {
             assert_eq!(text.parse::<Cores>().map(|cores| cores.count()), Ok(count), "{text}");

@@ -1,4 +1,4 @@
-//! `dml devices`: what this machine has.
+//! `dml devices`: lists the devices, arenas and links of this machine.
 
 use crate::cli::DevicesOptions;
 use crate::failure::{self, Failure};
@@ -8,7 +8,7 @@ use dml::arenas::calibrate::{self, Measured};
 use dml::core::DeviceId;
 use dml::prelude::*;
 
-/// Finds and prints. Measures the links if they have not been measured yet, or if that is asked for.
+/// Discovers the machine and prints it. Measures the links if they are unmeasured, or on request.
 pub(crate) fn run(options: &DevicesOptions) -> Result<(), Failure> {
     let mut wanted = options.workers.discover_options();
     for limit in &options.limit {
@@ -33,7 +33,7 @@ pub(crate) fn run(options: &DevicesOptions) -> Result<(), Failure> {
     if options.json { json::print(&described) } else { failure::print(&text(&described)) }
 }
 
-/// The platform of this machine, with page-locked memory if the options ask for it.
+/// Returns the platform of this machine, with page-locked memory if the options request it.
 fn found(wanted: DiscoverOptions, options: &DevicesOptions) -> Result<Platform, Failure> {
     let platform = machine::discover(&wanted)?;
     match options.pinned.pinned {
@@ -42,7 +42,7 @@ fn found(wanted: DiscoverOptions, options: &DevicesOptions) -> Result<Platform, 
     }
 }
 
-/// Plans with the figures that `dml bench` takes, and prints.
+/// Plans with the link prices that `dml bench` uses, and prints the plan.
 fn show_plan(
     options: &DevicesOptions,
     wanted: DiscoverOptions,
@@ -59,7 +59,7 @@ fn show_plan(
     failure::print(&plan::text(&plan, &prices))
 }
 
-/// A link and its figures, which are cached if the time of their measurement is given.
+/// Returns a link and its figures. They come from the cache if the time of their measurement is given.
 fn described(platform: &Platform, link: &Measured, cached_unix_s: Option<u64>) -> json::Link {
     let arena_name = |arena| platform.arena(arena).desc().name.to_string();
     let speed = link.speed().ok();
@@ -122,7 +122,7 @@ fn describe(platform: &Platform, links: Vec<json::Link>, speeds: json::Speeds) -
     }
 }
 
-/// The findings as tables for people.
+/// Returns the devices, arenas and links as tables.
 fn text(found: &json::Devices) -> String {
     let mut lines = Vec::new();
     let mut rows = vec![["device", "kind", "units", "description"].map(str::to_owned).to_vec()];
@@ -173,7 +173,7 @@ fn text(found: &json::Devices) -> String {
     lines.join("\n")
 }
 
-/// A table and an empty line.
+/// Returns the lines of a table, and an empty line.
 fn paragraph(rows: &[Vec<String>]) -> Vec<String> {
     let mut lines = table::lines(rows);
     lines.push(String::new());

@@ -1,4 +1,4 @@
-//! The energy of each configuration: read for every run that counts, or for many runs in a row where one is too short.
+//! The energy of each configuration: metered for each counted run, or for many runs if one is too short.
 
 use crate::failure::Failure;
 use crate::figures;
@@ -8,33 +8,34 @@ use dml::core::{DeviceId, Platform};
 use dml::scheduler::metrics;
 use std::time::Duration;
 
-/// How much longer than they need counters may take, and how many runs, before they count as standing still.
+/// Extra time beyond the counters' minimum after which a counter counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Number of runs before which no counter counts as stuck.
 const MOST_RUNS: u32 = 20;
 
-/// The energy of one run of a configuration, or why it is not known.
+/// The energy of one run of a configuration, or why it is unknown.
 pub(crate) type PerRun = Result<Measured, EnergyError>;
 
 /// The energy of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Measured {
     joules: f64,
-    /// The names of the counters that are in it.
+    /// Names of the counters that it includes.
     counters: Vec<String>,
-    /// What is not in it, and why.
+    /// Why counters are missing from it.
     without: Option<String>,
 }
 
-/// Meters runs on some devices.
+/// A meter of the runs on some devices.
 #[derive(Debug)]
 pub(crate) struct Meter {
     meter: Result<EnergyMeter, EnergyError>,
-    /// What its figures leave out, and why.
+    /// Why counters are missing from its figures.
     without: Option<String>,
 }
 
 impl Meter {
-    /// Where the processor has no counters, GPUs are metered alone.
+    /// Creates a meter. If the processor has no counters, it meters only GPUs.
     pub(crate) fn new(platform: &Platform, devices: &[DeviceId], sources: &EnergySources) -> Self {
         let of = |sources: &EnergySources| EnergyMeter::new(platform, devices.iter().copied(), sources);
         let meter = of(sources);
@@ -47,13 +48,13 @@ impl Meter {
         Self { meter, without: None }
     }
 
-    /// Of a run that is too short to be metered by itself.
+    /// Creates a meter for runs that are too short to be metered one by one. It reads no counters.
     pub(crate) fn of_a_short_run() -> Self {
         let (elapsed, least) = (Duration::ZERO, Duration::ZERO);
         Self { meter: Err(EnergyError::TooShort { counter: String::new(), elapsed, least }), without: None }
     }
 
-    /// Meters one run, of which nothing but the work itself is done in `run`.
+    /// Meters one run. `run` must do nothing but the work itself.
     pub(crate) fn one<R>(
         &self,
         run: impl FnOnce() -> Result<R, Failure>,
@@ -66,8 +67,8 @@ impl Meter {
         Ok((result, metering.and_then(|metering| metering.finish())))
     }
 
-    /// Returns the energy of one run, of the runs that were metered one by one. Where these are too short, repeats them: `prepare`
-    /// makes the next one ready, and `run` returns its seconds.
+    /// Returns the energy of one run: the median of the metered runs. If these are too short, it repeats the
+    /// work: `prepare` prepares the next run, and `run` returns its seconds.
     pub(crate) fn per_run(
         &self,
         metered: Vec<Result<Energy, EnergyError>>,
@@ -99,7 +100,8 @@ fn counters(energy: &Energy) -> Vec<String> {
     energy.parts.iter().map(|(name, _)| name.clone()).collect()
 }
 
-/// Meters so many runs in a row as the slowest counter needs. What lies between two runs counts at the mean power of all.
+/// Meters as many runs in a row as the slowest counter needs. The energy of the time between runs is
+/// deducted at the mean power.
 fn repeated(
     meter: &EnergyMeter,
     mut prepare: impl FnMut() -> Result<(), Failure>,
@@ -109,7 +111,7 @@ fn repeated(
         Ok(metering) => metering,
         Err(error) => return Ok(Err(error)),
     };
-    // What is prepared is run: the results are looked at afterwards.
+    // Each preparation is followed by a run, because the results are checked afterwards.
     prepare()?;
     let (mut runs, mut seconds) = (0_u32, 0.0);
     loop {
@@ -131,12 +133,12 @@ fn repeated(
     }))
 }
 
-/// The part of a time that was spent in runs.
+/// Returns the fraction of a time that was spent in runs.
 fn part(seconds: f64, elapsed_s: f64) -> f64 {
     if elapsed_s > 0.0 { (seconds / elapsed_s).min(1.0) } else { 1.0 }
 }
 
-/// The figures of each device alone, and of all together, beside the fastest device alone.
+/// Returns the figures of each device alone and of all together, relative to the fastest device alone.
 pub(crate) fn figures(
     alone: &[(f64, PerRun)],
     (coexec_s, together): (f64, &PerRun),
@@ -163,7 +165,7 @@ pub(crate) fn figures(
     (of_alone, figures(coexec_s, together))
 }
 
-/// The lines for people: one for each configuration, or one for all where none was measured for the same reason.
+/// Returns a line for each configuration, or one line if all are missing for the same reason.
 pub(crate) fn lines(result: &json::Bench) -> Vec<String> {
     let alone = result.devices.iter().map(|device| (format!("{} alone", device.name), &device.alone_energy));
     let all: Vec<_> = std::iter::once(("together".to_owned(), &result.energy)).chain(alone).collect();
@@ -173,7 +175,7 @@ pub(crate) fn lines(result: &json::Bench) -> Vec<String> {
         return vec![format!("energy      not measured: {reason}")];
     }
     let without = all.iter().find_map(|(_, energy)| energy.without.as_ref());
-    let without = without.map(|without| format!("energy      of GPUs alone: {without}"));
+    let without = without.map(|without| format!("energy      of GPUs only: {without}"));
     let lines = all.iter().map(|(what, energy)| format!("energy      {}", line(what, energy)));
     lines.chain(without).collect()
 }
@@ -189,7 +191,7 @@ fn line(what: &str, energy: &json::Energy) -> String {
     line
 }
 
-/// The lines for people of a suite: the energy of each workload with all devices together, and why it is missing.
+/// Returns the lines of a suite: each workload's energy with all devices together, or why it is missing.
 pub(crate) fn suite_lines(all: &[(&str, &json::Energy)], means: &json::SuiteMeans) -> Vec<String> {
     let reason = all.first().and_then(|(_, energy)| energy.missing.as_ref());
     if let Some(reason) =
@@ -217,7 +219,7 @@ pub(crate) fn suite_lines(all: &[(&str, &json::Energy)], means: &json::SuiteMean
     lines.extend(table::lines(&rows).into_iter().map(|line| format!("  {line}")));
     lines.push(String::new());
     let without = all.iter().find_map(|(_, energy)| energy.without.as_ref());
-    lines.extend(without.map(|without| format!("energy      of GPUs alone: {without}")));
+    lines.extend(without.map(|without| format!("energy      of GPUs only: {without}")));
     for (workload, energy) in all {
         let missing = energy.missing.iter();
         lines.extend(missing.map(|reason| format!("energy      {workload}: not measured: {reason}")));

@@ -1,16 +1,16 @@
-//! How the command fails: what was asked for is wrong, or the work failed.
+//! Failures of the command: wrong usage, or failed work.
 
 use std::error::Error;
 use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// A failure, for people and for the exit code.
+/// A failure, with its message and exit code.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The request makes no sense on this machine: exit code 2.
+    /// The request is wrong or impossible on this machine: exit code 2.
     Usage(String),
-    /// The work was begun and failed: exit code 1.
+    /// The work failed: exit code 1.
     Work(String),
 }
 
@@ -31,7 +31,7 @@ impl Failure {
     }
 }
 
-/// An error and what caused it, on one line.
+/// Returns an error and its causes on one line. A cause that the text already contains is omitted.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -45,7 +45,7 @@ fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Prints to standard output. A reader that has heard enough is no failure; a full disk is.
+/// Prints to standard output. A closed pipe is not a failure; a full disk is.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     print_to(&mut std::io::stdout().lock(), text)
 }
@@ -86,7 +86,7 @@ mod tests {
         }
     }
 
-    /// A place for text that takes some bytes, and then fails so.
+    /// A writer that accepts this many bytes and then fails with this error.
     struct Failing(usize, std::io::ErrorKind);
 
     impl Write for Failing {

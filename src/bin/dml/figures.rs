@@ -1,4 +1,4 @@
-//! The figures of a benchmark, computed from times: pure, so that each can be recomputed by hand.
+//! Pure functions that compute a benchmark's figures from times.
 
 use crate::json::BenchTransfer;
 use dml::scheduler::metrics::{self, Summary};
@@ -10,7 +10,7 @@ pub(crate) struct Times {
     pub(crate) balance: f64,
 }
 
-/// What is said of the runs together, beside each device alone.
+/// The figures of the runs of all devices together, relative to each device alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Figures {
     pub(crate) coexec_s: f64,
@@ -20,18 +20,21 @@ pub(crate) struct Figures {
     pub(crate) s_max: f64,
     pub(crate) efficiency: f64,
     pub(crate) balance: f64,
-    /// The index of the run whose time is the median, or next above it.
+    /// Index of the run whose time is the median, or the next above it.
     pub(crate) median_run: usize,
 }
 
 impl Figures {
-    /// From the median time of each device alone, and the counted runs together, of which there is one at least.
+    /// Computes the figures from the median time of each device alone and the counted runs together.
+    ///
+    /// # Panics
+    /// If `together` is empty.
     pub(crate) fn of(alone_s: &[f64], together: &[Times]) -> Self {
         let seconds: Vec<f64> = together.iter().map(|run| run.seconds).collect();
         let summary = Summary::of(&seconds).expect("at least one run counts");
         let fastest = alone_s.iter().copied().fold(f64::INFINITY, f64::min);
         let speedup = metrics::speedup(fastest, summary.median);
-        // Powers that a user gave say how the work is split, and not what the devices can do.
+        // Uses measured powers. Those that a user gave only determine how the work is split.
         let s_max = metrics::s_max(&metrics::powers(alone_s));
         let mut order: Vec<usize> = (0..together.len()).collect();
         order.sort_by(|&a, &b| seconds[a].total_cmp(&seconds[b]));
@@ -48,17 +51,17 @@ impl Figures {
     }
 }
 
-/// The median of times; 0 without any.
+/// Returns the median, or 0 without samples.
 pub(crate) fn median(samples: impl Iterator<Item = f64>) -> f64 {
     Summary::of(&samples.collect::<Vec<_>>()).map_or(0.0, |summary| summary.median)
 }
 
-/// The power of each device: the given one, otherwise the one that its time alone says.
+/// Returns the power of each device: the given one, otherwise that of its time alone.
 pub(crate) fn powers(alone_s: &[f64], given: &[Option<f64>]) -> Vec<f64> {
     metrics::powers(alone_s).into_iter().zip(given).map(|(power, given)| given.unwrap_or(power)).collect()
 }
 
-/// What each directed pair exchanged, over all of its links, in the order of the first of them.
+/// Sums the transfers of all links of each directed pair of arenas, in the order of each pair's first link.
 pub(crate) fn by_pair(links: impl Iterator<Item = BenchTransfer>) -> Vec<BenchTransfer> {
     let mut pairs: Vec<BenchTransfer> = Vec::new();
     for link in links {
@@ -92,7 +95,7 @@ mod tests {
             coexec_s: 1.6,
             coexec_min_s: 1.25,
             coexec_max_s: 3.0,
-            // Of the best device alone.
+            // Relative to the best device alone.
             speedup: 2.0 / 1.6,
             // Powers 0.25, 1 and 0.125.
             s_max: 1.375,
@@ -104,7 +107,7 @@ mod tests {
         assert_eq!(Figures::of(&ALONE, &together()), expected);
     }
 
-    /// Of an even number of runs the median lies between two, and the slower of them tells what was copied.
+    /// The median of an even number of runs lies between two runs. The slower one is the median run.
     #[test]
     fn of_an_even_number_of_runs_the_slower_one_of_the_middle_is_shown() {
         let figures = Figures::of(&ALONE, &together()[..4]);

@@ -1,10 +1,10 @@
-//! What `--json` prints; the schema is in docs/json.md.
+//! The output of `--json`. Its schema is in docs/json.md.
 
 use crate::failure::{self, Failure};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Prints one JSON value and nothing else.
+/// Prints one JSON value.
 pub(crate) fn print(value: &impl Serialize) -> Result<(), Failure> {
     failure::print(&(serde_json::to_string_pretty(value).map_err(Failure::work)? + "\n"))
 }
@@ -41,7 +41,7 @@ pub(crate) struct Bench {
     pub(crate) decisions: Option<String>,
 }
 
-/// What `dml bench all` prints.
+/// The output of `dml bench all`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Suite {
     pub(crate) workloads: Vec<Bench>,
@@ -49,7 +49,7 @@ pub(crate) struct Suite {
     pub(crate) last: Option<SuiteLast>,
 }
 
-/// The times together over those of the last suite with the same options, by workload.
+/// The ratios of the times together to those of the last suite with the same options, by workload.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct SuiteLast {
     pub(crate) measured_unix_s: u64,
@@ -82,7 +82,7 @@ pub(crate) struct BenchDevice {
     pub(crate) alone_energy: Energy,
 }
 
-/// The energy of one configuration, or why it is not known.
+/// The energy of one configuration, or why it is unknown.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Energy {
     pub(crate) energy_j: Option<f64>,
@@ -94,7 +94,7 @@ pub(crate) struct Energy {
     pub(crate) without: Option<String>,
 }
 
-/// What one pair of arenas exchanged.
+/// The copies from one arena to another.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct BenchTransfer {
     pub(crate) from: String,
@@ -104,7 +104,7 @@ pub(crate) struct BenchTransfer {
     pub(crate) seconds: f64,
 }
 
-/// How much of the transfers lay under compute.
+/// The part of the transfers that overlapped with compute.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct UnderCompute {
     pub(crate) transfer_s: f64,
@@ -112,7 +112,7 @@ pub(crate) struct UnderCompute {
     pub(crate) part: Option<f64>,
 }
 
-/// How many links were priced by measured speeds, and how many by guesses.
+/// The number of links with measured prices, and with guesses.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct LinkPrices {
     pub(crate) measured: u64,
@@ -121,7 +121,7 @@ pub(crate) struct LinkPrices {
     pub(crate) notes: Vec<String>,
 }
 
-/// What `dml devices` found.
+/// The output of `dml devices`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Devices {
     pub(crate) devices: Vec<Device>,
@@ -149,7 +149,7 @@ pub(crate) struct Arena {
     pub(crate) remotes: Vec<String>,
 }
 
-/// A link and its speed; no speed where it could not be measured, and then why.
+/// A link and its speed, or why the speed could not be measured.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Link {
     pub(crate) from: String,
@@ -170,21 +170,21 @@ pub(crate) struct SizeClass {
     pub(crate) copy_ns: u64,
 }
 
-/// Where measured speeds are kept, and what was ignored there.
+/// The file of measured speeds, and notes on what was ignored in it.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Speeds {
     pub(crate) file: Option<String>,
     pub(crate) notes: Vec<String>,
 }
 
-/// A backend that is missing.
+/// An unavailable backend.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Unavailable {
     pub(crate) backend: String,
     pub(crate) reason: String,
 }
 
-/// What moving bytes to a worker and calling it takes.
+/// The times of transfers to a worker and of calls of it.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Offload {
     pub(crate) device: String,
@@ -202,7 +202,7 @@ pub(crate) struct Offload {
     pub(crate) start_ns: u64,
 }
 
-/// How bytes would come from one memory to another.
+/// The plan of a copy from one memory to another.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Plan {
     pub(crate) from: String,
@@ -220,7 +220,7 @@ pub(crate) struct Steps {
     pub(crate) steps: Vec<String>,
 }
 
-/// A way that the plan does not take.
+/// A path that the plan does not use.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Rejected {
     pub(crate) way: Vec<Hop>,
@@ -228,7 +228,7 @@ pub(crate) struct Rejected {
     pub(crate) reason: Option<String>,
 }
 
-/// A link on a way.
+/// A link of a path.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Hop {
     pub(crate) from: String,
@@ -261,14 +261,14 @@ pub(crate) struct ReproducedRow {
     pub(crate) ratios: ReproducedRatios,
 }
 
-/// What a paper says of one mode; no number where it gives none.
+/// The published figures of one mode; `None` for a number that the paper does not give.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct PublishedMode {
     pub(crate) seconds: f64,
     pub(crate) operations: BTreeMap<&'static str, Option<u64>>,
 }
 
-/// What one mode took and called here.
+/// The measured time and operation counts of one mode.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ReproducedMode {
     pub(crate) seconds: f64,
@@ -286,7 +286,7 @@ pub(crate) struct ReproducedRatios {
     pub(crate) noopt_over_hand: Option<f64>,
 }
 
-/// What `dml reproduce single` prints.
+/// The output of `dml reproduce single`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Single {
     pub(crate) table: &'static str,
@@ -320,7 +320,7 @@ pub(crate) struct SingleRow {
     pub(crate) kept: Option<bool>,
 }
 
-/// The times of one side.
+/// The times by hand, or those of DML.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct SingleTimes {
     pub(crate) seconds: f64,
@@ -367,7 +367,7 @@ pub(crate) struct CoexecRow {
     pub(crate) bench: Bench,
 }
 
-/// What a paper reports of some programs on one system; no number where it gives none.
+/// The published figures of some programs on one system; `None` for a number that the paper does not give.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct PublishedCoexec {
     pub(crate) source: &'static str,
@@ -379,7 +379,7 @@ pub(crate) struct PublishedCoexec {
     pub(crate) balance: Option<f64>,
 }
 
-/// What each kind of memory costs every workload.
+/// The cost of each kind of memory, for each workload.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct MemoryTable {
     pub(crate) table: &'static str,
@@ -411,7 +411,7 @@ pub(crate) struct MemoryRow {
     pub(crate) kept: bool,
 }
 
-/// What one kind of memory costs.
+/// The cost of one kind of memory.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct MemoryCost {
     pub(crate) seconds: f64,
@@ -423,7 +423,7 @@ pub(crate) struct MemoryCost {
     pub(crate) operations: BTreeMap<&'static str, u64>,
 }
 
-/// What `dml bench never-loses` prints.
+/// The output of `dml bench never-loses`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct NeverLoses {
     pub(crate) longest_s: f64,
@@ -434,14 +434,14 @@ pub(crate) struct NeverLoses {
     pub(crate) rows: Vec<NeverLosesRow>,
 }
 
-/// How many rows are within a limit.
+/// The number of rows that are within a limit.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Kept {
     pub(crate) rows: u64,
     pub(crate) kept: u64,
 }
 
-/// A set of devices beside the best one alone: medians.
+/// A set of devices compared with the best one alone. All figures are medians.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Beside {
     pub(crate) seconds: f64,
@@ -458,7 +458,7 @@ pub(crate) struct NeverLosesRow {
     pub(crate) best: String,
     pub(crate) alone_s: f64,
     pub(crate) learned: Beside,
-    /// With what was learned of 1/64 of the size; none where that is no size.
+    /// With knowledge of 1/64 of the size; `None` if that is not one of the sizes.
     pub(crate) scaled: Option<Beside>,
     pub(crate) unknown: Beside,
     pub(crate) used: Vec<String>,

@@ -1,4 +1,4 @@
-//! What earlier runs taught about kernels and devices, in the user's cache folder: read, saved, shown and forgotten.
+//! `dml knowledge`: lists or forgets the knowledge of earlier runs, which is kept in the user's cache folder.
 
 use crate::cli::KnowledgeOptions;
 use crate::failure::{self, Failure};
@@ -6,23 +6,23 @@ use crate::json;
 use dml::scheduler::Knowledge;
 use serde::Serialize;
 
-/// What is known of this machine. A file that cannot be used is noted on standard error, and is replaced later.
+/// Loads this machine's knowledge. Notes an unusable file on standard error; the next save replaces it.
 pub(crate) fn of_this_machine() -> Knowledge {
     let knowledge = Knowledge::of_this_machine();
     if let Some(error) = knowledge.ignored() {
-        eprintln!("dml: what earlier runs taught is ignored: {error}");
+        eprintln!("dml: the knowledge of earlier runs is ignored: {error}");
     }
     knowledge
 }
 
-/// Saves it: results stand without.
+/// Saves the knowledge. A failure is only noted, because the results are valid without it.
 pub(crate) fn save(knowledge: &Knowledge) {
     if let Err(error) = knowledge.save() {
-        eprintln!("dml: what the runs taught is not saved: {error}");
+        eprintln!("dml: the knowledge of these runs is not saved: {error}");
     }
 }
 
-/// What `dml knowledge --json` prints.
+/// The output of `dml knowledge --json`.
 #[derive(Debug, Serialize)]
 struct Known {
     file: Option<String>,
@@ -35,14 +35,12 @@ struct KnownKernel {
     devices: Vec<String>,
 }
 
-/// Shows what is known, or forgets it.
+/// Lists the knowledge, after forgetting the requested part of it.
 pub(crate) fn run(options: &KnowledgeOptions) -> Result<(), Failure> {
     let knowledge = of_this_machine();
     let known: Vec<String> = knowledge.kernels().into_iter().map(|(name, _)| name).collect();
     if let Some(unknown) = options.forget.iter().find(|kernel| !known.contains(kernel)) {
-        return Err(Failure::Usage(format!(
-            "nothing is known of a kernel {unknown:?}, and nothing was forgotten"
-        )));
+        return Err(Failure::Usage(format!("no knowledge of a kernel {unknown:?}: nothing was forgotten")));
     }
     options.forget.iter().for_each(|kernel| _ = knowledge.forget(kernel));
     if options.forget_all {
@@ -64,7 +62,7 @@ fn text(known: &Known) -> String {
         lines.push(format!("kernel      {}: {}", name.escape_debug(), devices.join(", ")));
     }
     if known.kernels.is_empty() {
-        lines.push("kernel      none: nothing is known".to_owned());
+        lines.push("kernel      none".to_owned());
     }
     lines.push(String::new());
     lines.join("\n")

@@ -1,9 +1,9 @@
-//! The last suite that was measured on this machine with the same options, to compare with.
+//! The last suite of this machine with the same options, for comparison.
 //!
 //! ```text
 //!   suites-<digest of the machine>.json: one suite for each set of options, the newest first
 //! ```
-//! The version of the program is none of the options: how much it changed the times is the question.
+//! The program's version is not one of the options: the comparison shows how a new version changes the times.
 
 use crate::cache;
 use crate::cli::{BenchOptions, MachineOptions, PerDevice};
@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The version of the file's format.
+/// Version of the file's format.
 const FORMAT: u32 = 1;
-/// How many suites are kept. Those measured longest ago are dropped first.
+/// Maximum number of suites in the file. The oldest ones are dropped first.
 const MOST_SUITES: usize = 64;
 
-/// What the file holds.
+/// The contents of the file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Suites {
@@ -26,7 +26,7 @@ struct Suites {
     suites: Vec<Suite>,
 }
 
-/// One suite: what it was measured with, when, and its times.
+/// One suite: its options, the time of its measurement, and its rows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Suite {
@@ -35,7 +35,7 @@ struct Suite {
     rows: Vec<Row>,
 }
 
-/// The time of one workload together.
+/// The time of one workload on all devices together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
@@ -44,7 +44,7 @@ struct Row {
     coexec_s: f64,
 }
 
-/// The user's file of suites.
+/// The user's file of suites, and the options to look up in it.
 #[derive(Debug)]
 pub(crate) struct Last {
     file: PathBuf,
@@ -52,13 +52,13 @@ pub(crate) struct Last {
 }
 
 impl Last {
-    /// Opens the file of this machine; `None` if there is no cache folder.
+    /// Locates the file of this machine. Returns `None` without a cache folder.
     pub(crate) fn of(options: &BenchOptions, machine: &Machine) -> Option<Self> {
         Some(Self { file: cache::file("suites", "json")?, options: described(options, &devices(machine)) })
     }
 
-    /// Compares with the suite that was measured last, and keeps this one in its place. What cannot be read or kept
-    /// becomes a note, and the results stand without it.
+    /// Compares a suite with the last one, and replaces the last one by it in the file. A failed read or
+    /// write becomes a note.
     pub(crate) fn compare(&self, suite: &mut json::Suite, notes: &mut Vec<String>) {
         let file = self.file.display();
         let kept = read(&self.file).unwrap_or_else(|reason| {
@@ -73,7 +73,7 @@ impl Last {
         if let Err(reason) =
             text.and_then(|text| cache::write(&self.file, &(text + "\n")).map_err(|error| error.to_string()))
         {
-            notes.push(format!("this suite is not kept to compare with: {file}: {reason}"));
+            notes.push(format!("this suite is not saved for the next comparison: {file}: {reason}"));
         }
     }
 }
@@ -88,7 +88,7 @@ impl Suite {
         Self { options: options.to_owned(), measured_unix_s, rows: workloads.iter().map(row).collect() }
     }
 
-    /// How the times of now stand to these. A workload that has another size by now is left out.
+    /// Returns the ratios of the current times to these. Workloads whose size has changed are omitted.
     fn beside(&self, now: &[json::Bench]) -> json::SuiteLast {
         let ratio = |result: &json::Bench| {
             let then =
@@ -106,7 +106,7 @@ fn items(result: &json::Bench) -> u64 {
     result.size.get("items").copied().unwrap_or_default()
 }
 
-/// The suites with a new one, which replaces that of the same options.
+/// Returns the suites with a new one, which replaces the one with the same options.
 fn with(mut kept: Vec<Suite>, new: Suite) -> Suites {
     kept.retain(|suite| suite.options != new.options);
     kept.insert(0, new);
@@ -115,12 +115,12 @@ fn with(mut kept: Vec<Suite>, new: Suite) -> Suites {
     Suites { format: FORMAT, suites: kept }
 }
 
-/// The suites in the file; none if there is no file.
+/// Reads the suites in the file. Returns none if there is no file.
 fn read(file: &Path) -> Result<Vec<Suite>, String> {
     cache::read(file)?.map_or(Ok(Vec::new()), |text| parsed(&text))
 }
 
-/// Believes nothing of a file: a time that is none would make a ratio that is none.
+/// Parses and checks the file's text. Invalid times are rejected, because ratios are computed from them.
 fn parsed(text: &str) -> Result<Vec<Suite>, String> {
     let Suites { format, suites } = serde_json::from_str(text).map_err(|error| error.to_string())?;
     if format != FORMAT {
@@ -135,7 +135,7 @@ fn parsed(text: &str) -> Result<Vec<Suite>, String> {
     Ok(suites)
 }
 
-/// The devices that a suite runs on, with all of them that its times depend on.
+/// Returns the devices of a suite, with all properties that affect its times.
 fn devices(machine: &Machine) -> Vec<String> {
     let desc = |device: &dml::core::DeviceId| &machine.platform.devices()[usize::from(device.0)];
     let shown = |device| {
@@ -145,7 +145,7 @@ fn devices(machine: &Machine) -> Vec<String> {
     machine.devices.iter().map(shown).collect()
 }
 
-/// What the times depend on beside the machine, for people who read the file, too.
+/// Returns the options that affect the times, as readable text.
 fn described(options: &BenchOptions, devices: &[String]) -> String {
     let BenchOptions { machine, policy, powers, size, runs, native, .. } = options;
     let MachineOptions { memory, pinned, workers, .. } = machine;
@@ -154,7 +154,7 @@ fn described(options: &BenchOptions, devices: &[String]) -> String {
     let pins = workers.pin.iter().map(|pin| format!("{}={:?}", pin.device, pin.value.0));
     let pins = pins.collect::<Vec<_>>().join(",");
     let (size, memory, devices) = (format!("{size:?}").to_lowercase(), memory.name(), devices.join(" + "));
-    // As it was before there was the option, so that suites measured then are found.
+    // Without the option, the text equals that of versions without it, so that their suites are found.
     let pinned = pinned.pinned.map_or_else(String::new, |limit| format!(" pinned {limit}"));
     format!(
         "size {size}; policy {policy}; memory {memory}{pinned}; runs {runs}; native {native}; powers {powers:?}; \
@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    /// Of the devices of a machine, those that take part, in their order.
+    /// Only the devices that take part are described, in their order.
     #[test]
     fn a_device_is_told_with_all_that_its_times_depend_on() {
         let mut builder = Platform::builder();
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(devices(&machine), expected);
     }
 
-    /// Whatever changes the times is a part of the options.
+    /// Everything that affects the times is part of the options.
     #[test]
     fn other_options_are_another_suite() {
         let of = |arguments: &[&str], devices: &[&str]| {

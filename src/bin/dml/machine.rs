@@ -1,4 +1,4 @@
-//! The devices a benchmark uses, and how those on the same cores share them.
+//! The devices that a benchmark uses, and how devices on the same cores share them.
 
 use crate::cli::{MachineOptions, Memory};
 use crate::failure::Failure;
@@ -8,23 +8,23 @@ use dml::arenas::DiscoverError;
 use dml::core::{ArenaKind, DeviceId, DeviceKind, Unavailable};
 use dml::prelude::*;
 
-/// A platform with every limit kept, and the devices to use on it.
+/// A platform with all limits applied, and the devices to use on it.
 pub(crate) struct Machine {
     pub(crate) platform: Platform,
     pub(crate) devices: Vec<DeviceId>,
-    /// What people should know of the choice.
+    /// Note to the user about shared cores and devices left out.
     pub(crate) note: Option<String>,
-    /// What the links are priced by.
+    /// The origin of the link prices.
     pub(crate) link_prices: json::LinkPrices,
-    /// What the machine lacks.
+    /// The backends and devices that are unavailable, with reasons.
     pub(crate) unavailable: Vec<Unavailable>,
 }
 
 impl Machine {
-    /// What the options ask for; all that the machine has, where they name no devices.
+    /// Opens the devices that the options name, or all devices of the machine.
     ///
     /// # Errors
-    /// Devices and limits that cannot be had.
+    /// A device or limit is unavailable.
     pub(crate) fn of(options: &MachineOptions) -> Result<Self, Failure> {
         let cache = Cache::open();
         let mut wanted = options.workers.discover_options().calibration(cache.source());
@@ -47,7 +47,7 @@ impl Machine {
         let mut names = match options.devices.is_empty() {
             true => {
                 let all = platform.devices().iter().map(|device| device.name.to_string());
-                // The others cannot use page-locked memory in place.
+                // Other devices cannot use page-locked memory in place.
                 all.filter(|name| !is_locked || options.memory != Memory::Bound || uses_locked(name))
                     .collect()
             }
@@ -57,10 +57,10 @@ impl Machine {
             return Err(Failure::Usage(format!("device {} is named twice", names[index])));
         }
         for worker in (0..options.workers.offload.unwrap_or(0)).map(|number| format!("offload:{number}")) {
-            // Where devices are named, those that are not to be used need not start.
+            // If devices are named, workers that are not among them need not start.
             if options.devices.is_empty() && !names.contains(&worker) {
                 let why: Vec<_> = unavailable.iter().map(ToString::to_string).collect();
-                return Err(Failure::Usage(format!("{worker} cannot be had: {}", why.join("; "))));
+                return Err(Failure::Usage(format!("{worker} is unavailable: {}", why.join("; "))));
             }
         }
         let shares = Shares::of(&on_cores(&platform, &names, options), cores(), !options.devices.is_empty());
@@ -80,7 +80,7 @@ impl Machine {
             };
         }
         if shares.is_some() || options.memory == Memory::Bound {
-            // Before the next ones are started, the workers go.
+            // Ends the workers before the next discovery starts new ones.
             drop(platform);
             platform = discover(&wanted.only(&names))?;
         }
@@ -94,7 +94,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Checks that each of the named devices is used.
+    /// Checks that all named devices are used.
     pub(crate) fn check_used<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
         let used = || self.devices.iter().map(|device| &*self.platform.devices()[usize::from(device.0)].name);
         let Some(name) = names.find(|name| used().all(|used| used != *name)) else { return Ok(()) };
@@ -103,13 +103,13 @@ impl Machine {
     }
 }
 
-/// Looks for the devices that the options ask for. Whoever names one that is not there is told what its backend lacks.
+/// Discovers the requested devices. The error of a missing device names what its backend lacks.
 pub(crate) fn discover(options: &DiscoverOptions) -> Result<Platform, Failure> {
     let builder = Platform::builder().discover_with(options).map_err(not_found)?;
     builder.build().map_err(Failure::work)
 }
 
-/// The failure of a discovery, with what the backend of a missing device says.
+/// Converts a discovery error. Adds the reason from a missing device's backend.
 pub(crate) fn not_found(error: DiscoverError) -> Failure {
     let backend = match &error {
         DiscoverError::UnknownDevice { name, .. } => name.split(':').next().map(str::to_owned),
@@ -124,8 +124,8 @@ pub(crate) fn not_found(error: DiscoverError) -> Failure {
     }
 }
 
-/// Makes the buffers of a platform's main memory of page-locked memory, where it has a GPU; otherwise people are told why not.
-/// Returns the options and the platform.
+/// Discovers again with page-locked buffers of main memory if the platform has a CUDA GPU. Otherwise prints a
+/// note. Returns the options and the platform.
 pub(crate) fn page_locked(
     wanted: DiscoverOptions,
     platform: Platform,
@@ -136,26 +136,26 @@ pub(crate) fn page_locked(
         return Ok((wanted, platform));
     }
     let wanted = wanted.cuda_pinned(limit_bytes);
-    // Before the next ones are started, the workers go.
+    // Ends the workers before the next discovery starts new ones.
     drop(platform);
     let platform = discover(&wanted)?;
     Ok((wanted, platform))
 }
 
-/// Whether a GPU of CUDA is among the devices that were opened.
+/// Returns whether a CUDA GPU is open.
 fn has_gpu(platform: &Platform) -> bool {
     platform.arenas().iter().any(|arena| arena.desc().kind == ArenaKind("cuda"))
 }
 
-/// Why main memory's buffers are not page-locked although the options ask for it.
+/// Returns the note that `--pinned` has no effect, with the reason.
 pub(crate) fn no_gpu(platform: &Platform) -> String {
     let missing = platform.unavailable().iter().find(|missing| missing.backend == "cuda");
     let why =
         missing.map_or_else(|| "none is among the devices".to_owned(), |missing| missing.reason.clone());
-    format!("--pinned changes nothing without a GPU of CUDA: {why}")
+    format!("--pinned has no effect without a CUDA GPU: {why}")
 }
 
-/// The most bytes of page-locked memory for main memory's buffers, where these are made of it.
+/// Returns the maximum number of bytes of page-locked memory, or `None` if main memory is not page-locked.
 pub(crate) fn pinned_bytes(platform: &Platform) -> Option<u64> {
     #[cfg(feature = "cuda")]
     {
@@ -170,8 +170,8 @@ pub(crate) fn pinned_bytes(platform: &Platform) -> Option<u64> {
     }
 }
 
-/// Lets the memories of these devices share one storage: a memory that all of them map where there are workers, otherwise
-/// main memory.
+/// Makes the memories of these devices share one storage: shared memory if there are workers, otherwise main
+/// memory.
 fn bound(options: DiscoverOptions, names: &[String]) -> DiscoverOptions {
     let of = |kind: &'static str| names.iter().filter(move |name| name.starts_with(kind)).cloned();
     if of("offload:").next().is_none() {
@@ -183,27 +183,27 @@ fn bound(options: DiscoverOptions, names: &[String]) -> DiscoverOptions {
 /// Checks that no device needs page-locked memory to be bound.
 fn check_unbound(names: &[String]) -> Result<(), Failure> {
     if let Some(name) = names.iter().find(|name| name.starts_with("cuda:")) {
-        let why = "can be bound to page-locked memory alone: say how much there may be (--pinned), or name other devices";
+        let why = "can be bound only to page-locked memory: set its size with --pinned, or omit the device with --devices";
         return Err(Failure::Usage(format!("--memory bound: {name} {why}")));
     }
     Ok(())
 }
 
-/// Whether a device can use page-locked memory of CUDA in place.
+/// Returns whether a device can use CUDA's page-locked memory in place.
 fn uses_locked(name: &str) -> bool {
     name == "cpu" || name.starts_with("cuda:")
 }
 
-/// The same, where all buffers are page-locked: GPUs of CUDA use these in place.
+/// Binds CUDA GPUs to page-locked main memory, which they use in place.
 fn bound_to_locked(options: DiscoverOptions, names: &[String]) -> Result<DiscoverOptions, Failure> {
     if let Some(name) = names.iter().find(|name| !uses_locked(name)) {
-        let why = "does not use page-locked memory of CUDA in place: name cpu and GPUs of CUDA alone";
+        let why = "does not use CUDA's page-locked memory in place: name only cpu and CUDA GPUs";
         return Err(Failure::Usage(format!("--pinned with --memory bound: {name} {why}")));
     }
     Ok(names.iter().filter(|name| *name != "cpu").cloned().fold(options, DiscoverOptions::bind))
 }
 
-/// The name under which discovery notes which measured speeds it has ignored.
+/// Backend name of discovery's notes about ignored calibrations.
 const CALIBRATION: &str = "calibration";
 
 fn link_prices(cache: Cache, platform: &Platform) -> json::LinkPrices {
@@ -213,12 +213,12 @@ fn link_prices(cache: Cache, platform: &Platform) -> json::LinkPrices {
     json::LinkPrices { measured, guessed, measured_unix_s, notes }
 }
 
-/// How many threads this process may use at once.
+/// Returns the number of threads that this process may use at once.
 fn cores() -> u32 {
     std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
 }
 
-/// A device that computes on the processor's cores, and the limit it was given.
+/// A device that computes on the processor's cores, and its limit, in units.
 type OnCores = (String, Option<u32>);
 
 fn on_cores(platform: &Platform, names: &[String], options: &MachineOptions) -> Vec<OnCores> {
@@ -229,10 +229,10 @@ fn on_cores(platform: &Platform, names: &[String], options: &MachineOptions) -> 
     names.iter().filter(is_on_cores).map(|name| (name.clone(), limit_of(name, options))).collect()
 }
 
-/// The units that the options leave to a device, if they say so.
+/// Returns a device's limit from the options, in units.
 fn limit_of(name: &str, options: &MachineOptions) -> Option<u32> {
     let limit = options.limit.iter().rev().find(|limit| limit.device == name).map(|limit| limit.value);
-    // Threads on cores of their own are limited by these.
+    // A worker pinned to cores has one thread for each of them.
     let pins = options.workers.pin.iter().rev().find(|pin| pin.device == name);
     limit.or_else(|| pins.map(|pin| pin.value.count()))
 }
@@ -241,16 +241,18 @@ fn limit_of(name: &str, options: &MachineOptions) -> Option<u32> {
 #[derive(Debug, PartialEq, Eq)]
 struct Shares {
     cores: u32,
-    /// The units of those that had no limit.
+    /// The units of the devices without a limit.
     given: Vec<(String, u32)>,
-    /// Devices that nobody asked for by name and for which there are too few cores.
+    /// Devices that the options do not name and for which there are too few cores.
     left_out: Vec<String>,
 }
 
 impl Shares {
-    /// Divides the cores, less those that limits have given away, evenly among the devices without a limit, a unit each
-    /// at least. Unless people named the devices, only as many are used as have a core each: an OpenCL device last, since others compute on
-    /// the same cores without its driver. Nothing where no two devices share, or all have limits.
+    /// Divides the cores that limits leave evenly among the devices without a limit, at least a unit each.
+    ///
+    /// Unless the options name the devices, no more devices are used than cores. OpenCL devices are left out
+    /// first, because the others compute on the same cores without a driver. Returns `None` if no two devices
+    /// share cores, or all have limits.
     fn of(devices: &[OnCores], cores: u32, are_named: bool) -> Option<Self> {
         let (mut is_first, mut least, mut left_out) = (true, 0_u32, Vec::new());
         let (by_driver, others): (Vec<&OnCores>, Vec<&OnCores>) =
@@ -282,11 +284,11 @@ impl std::fmt::Display for Shares {
         let cores = self.cores;
         write!(
             f,
-            "devices on the same {cores} cores share them: {} (--limit says otherwise)",
+            "devices on the same {cores} cores share them: {} (--limit overrides this)",
             given.join(", ")
         )?;
         if !self.left_out.is_empty() {
-            write!(f, "; too few cores for {} (--devices says otherwise)", self.left_out.join(", "))?;
+            write!(f, "; too few cores for {} (--devices overrides this)", self.left_out.join(", "))?;
         }
         Ok(())
     }
@@ -313,7 +315,7 @@ mod tests {
         command.options.machine
     }
 
-    /// The processor, a memory of this kind, and what is missing.
+    /// A platform with the processor, a memory of this kind, and unavailable backends.
     fn platform(kind: &'static str, missing: &[(&'static str, &str)]) -> Platform {
         let mut builder = Platform::builder();
         builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
@@ -336,12 +338,12 @@ mod tests {
     fn why_there_is_no_gpu_is_what_its_backend_says() {
         let missing = [("opencl", "no loader"), ("cuda", "no driver"), ("offload", "no worker")];
         let told = no_gpu(&platform("opencl", &missing));
-        assert_eq!(told, "--pinned changes nothing without a GPU of CUDA: no driver");
+        assert_eq!(told, "--pinned has no effect without a CUDA GPU: no driver");
         let told = no_gpu(&platform("opencl", &missing[..1]));
-        assert_eq!(told, "--pinned changes nothing without a GPU of CUDA: none is among the devices");
+        assert_eq!(told, "--pinned has no effect without a CUDA GPU: none is among the devices");
     }
 
-    /// A device that is not there is told with what its backend says is missing, if it does, and with nothing else.
+    /// The error of a missing device contains its backend's reason, and no other backend's.
     #[test]
     fn a_missing_device_is_told_with_what_its_backend_lacks() {
         let plain = discover(&DiscoverOptions::default().only(["cpu"]).offload(0)).expect("a processor");
@@ -356,7 +358,7 @@ mod tests {
         }
     }
 
-    /// What was ignored of the measured speeds is told, and nothing of what else is missing.
+    /// The notes contain ignored calibrations, and no other unavailable backends.
     #[test]
     fn links_are_priced_with_the_notes_on_their_speeds() {
         let cache = Cache::with_notes(["the file is old"]);
@@ -367,8 +369,8 @@ mod tests {
         assert_eq!((measured, guessed > 0, measured_unix_s), (0, true, None));
     }
 
-    /// Page-locked memory cannot be the one memory that workers share; otherwise it is a wish, and so are workers beside
-    /// devices that are named.
+    /// Workers cannot share page-locked memory. Otherwise `--pinned` is optional, and so are workers beside
+    /// named devices.
     #[test]
     fn wishes_that_nobody_uses_are_no_failures() {
         let told = |arguments: &[&str]| {
@@ -396,14 +398,14 @@ mod tests {
     fn who_shares_cores_and_who_has_none_is_said() {
         let given = vec![("cpu".to_owned(), 3), ("opencl:0".to_owned(), 1)];
         let all = Shares { cores: 4, given, left_out: Vec::new() };
-        let text = "devices on the same 4 cores share them: cpu=3, opencl:0=1 (--limit says otherwise)";
+        let text = "devices on the same 4 cores share them: cpu=3, opencl:0=1 (--limit overrides this)";
         assert_eq!(all.to_string(), text);
         let some = Shares { left_out: vec!["offload:0".to_owned(), "offload:1".to_owned()], ..all };
-        let left_out = "; too few cores for offload:0, offload:1 (--devices says otherwise)";
+        let left_out = "; too few cores for offload:0, offload:1 (--devices overrides this)";
         assert_eq!(some.to_string(), format!("{text}{left_out}"));
     }
 
-    /// A pin counts as a limit, a limit goes before it, and the last of each counts.
+    /// A pin counts as a limit, an explicit limit overrides it, and the last of each applies.
     #[test]
     fn pins_and_limits_are_those_of_their_device() {
         let given = options(&[
@@ -452,7 +454,7 @@ mod tests {
         assert_eq!(shares(4, false, &[("cpu", Some(1)), ("offload:0", Some(4))]), None);
     }
 
-    /// The processor and its workers compute on the same cores without a driver.
+    /// The processor and the workers compute on the same cores without a driver.
     #[test]
     fn opencl_devices_go_first_where_cores_are_too_few() {
         let of = |cores, names: &[&str]| {
@@ -475,7 +477,7 @@ mod tests {
         assert_eq!(shares(2, false, &THREE), Some((vec![1, 1], 1)));
         assert_eq!(shares(2, true, &THREE), Some((vec![1, 1, 1], 0)));
         assert_eq!(shares(3, false, &THREE), Some((vec![1, 1, 1], 0)));
-        // Whoever has a limit was meant to take part.
+        // A device with a limit always takes part.
         assert_eq!(
             shares(2, false, &[("cpu", Some(2)), ("opencl:0", Some(1)), ("offload:0", None)]),
             Some((vec![], 1))

@@ -1,4 +1,4 @@
-//! The `dml` command: what this machine has, and what one kernel gains from all of it.
+//! The `dml` command: lists this machine's devices, and measures co-execution on them.
 
 #![forbid(unsafe_code)]
 
@@ -32,7 +32,7 @@ use clap_complete::Shell;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Started as a worker by another of us, this does not return.
+    // Does not return in a process that another `dml` started as its worker.
     #[cfg(all(feature = "offload", target_os = "linux"))]
     dml::arenas::offload::hook(dml_workloads::prepare::registry().with(offload::EMPTY, |_| Ok(())));
     let arguments = cli::Arguments::parse();

@@ -1,4 +1,4 @@
-//! `--native`: the same kernel written by hand against the device's framework, beside DML in the same run.
+//! `--native`: times the same kernel written by hand against the device's framework, in the same run as DML.
 
 use crate::failure::Failure;
 use crate::figures;
@@ -6,16 +6,16 @@ use dml::arenas::native::{BaselineArg, BaselineError, BaselineSpec, HandWritten}
 use dml::arenas::opencl;
 use dml_workloads::prepare::{Language, Plain, PlainArgument, Prepared};
 
-/// The hand-written program and its times.
+/// A hand-written program and its times.
 pub(crate) struct Native {
     program: Box<dyn HandWritten>,
     seconds: Vec<f64>,
 }
 
-/// What makes the program of a framework.
+/// Creates a program of a framework.
 type Make = fn(BaselineSpec<'_>) -> Result<Box<dyn HandWritten>, BaselineError>;
 
-/// What the host's memory is on both sides.
+/// The kind of host memory that DML and the hand-written program both use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostMemory {
     Ordinary,
@@ -28,8 +28,8 @@ fn boxed<P: HandWritten + 'static>(
     Ok(Box::new(made?))
 }
 
-/// The number of a device among those of its framework, the language of its kernels, and what makes its programs; `None` for a
-/// device that is reached through no framework.
+/// Returns a device's index in its framework, the language of its kernels, and the constructor of its
+/// programs. Returns `None` for a device without a framework.
 fn framework(device: &str, memory: HostMemory) -> Option<(usize, Language, Make)> {
     let (kind, number) = device.split_once(':')?;
     let (language, make): (_, Make) = match (kind, memory) {
@@ -48,7 +48,8 @@ fn framework(device: &str, memory: HostMemory) -> Option<(usize, Language, Make)
 }
 
 impl Native {
-    /// The program for a device, with at most so many of its units; `None` for a device without one, and without work.
+    /// Creates the program for a device, limited to this many of its units. Returns `None` for a device
+    /// without a hand-written form, and if there are no items.
     pub(crate) fn of(
         device: &str,
         limit: Option<u32>,
@@ -69,7 +70,7 @@ impl Native {
         Ok(())
     }
 
-    /// The median time, once the result has been checked.
+    /// Checks the result, and returns the median time in seconds.
     pub(crate) fn summary(&self, prepared: &dyn Prepared) -> Result<f64, Failure> {
         let wrong =
             |error| Failure::Work(format!("the result of the hand-written program is wrong: {error}"));
@@ -119,7 +120,7 @@ mod tests {
         assert_eq!([of("cpu"), of("offload:0"), of("cuda:x")], [None, None, None]);
     }
 
-    /// A device that is not there is named, with what is missing, in each kind of memory.
+    /// The error of a missing device names it and the cause, with each kind of memory.
     #[cfg(feature = "cuda")]
     #[test]
     fn a_gpu_that_is_not_there_is_named() {

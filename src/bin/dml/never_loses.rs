@@ -1,8 +1,9 @@
-//! `dml bench never-loses`: every workload, size and set of devices, together beside the best device alone.
+//! `dml bench never-loses`: compares sets of devices with their best device alone, for all sizes.
 //!
-//! In each round the devices that could be the best run alone. Then the set runs with what it has learned, with what it has learned of
-//! 1/64 of the size, and with no knowledge. Before each timed run the same device, or the set that has learned, runs untimed: a run after
-//! a GPU's finds other caches and sleeping cores. The median of the rounds' ratios counts.
+//! In each round, the devices that may be the best run alone. Then the set runs with learned knowledge, with
+//! knowledge of 1/64 of the size, and without knowledge. An untimed run precedes each timed one, on the same
+//! device or on the set with learned knowledge. Otherwise, a run after a GPU's run would find cold caches and
+//! sleeping cores. The reported ratio is the median over the rounds.
 
 use crate::bench::{able, holding};
 use crate::cli::NeverLosesOptions;
@@ -18,20 +19,23 @@ use dml::scheduler::{Knowledge, Report, metrics};
 use dml_workloads::prepare::{Input, PrepareError, Prepared, Workload};
 use std::time::Instant;
 
-/// How often a set runs before it counts as one that has learned.
+/// Number of runs after which a set counts as having learned.
 const TRAINING: u32 = 12;
-/// A device that takes so many times what another takes is not the best one, and is not timed again.
+/// Ratio of a device's time to the best time above which it cannot be the best, and is not timed again.
 const NO_RIVAL: f64 = 1.5;
-/// A device that takes so many times what the best one took is run once.
+/// Ratio of a device's time to the best time above which it runs only once.
 const HOPELESS: f64 = 20.0;
-/// The sizes go by this factor, and what is learned of a smaller one is of the second before: 1/64.
+/// Factor between consecutive sizes.
 const STEP: u64 = 8;
+/// Number of steps from a size down to the smaller one that a set learns from, which is 1/64 of it.
 const SMALLER: usize = 2;
 
-/// What a set may take beside the best device alone: a ratio from some time of that one on, and so many seconds more below.
+/// The limit on a set's time relative to the best device alone.
 struct Limit {
     name: &'static str,
+    /// Maximum ratios, each with the time of the best device from which it applies, in seconds. Descending.
     ratios: &'static [(f64, f64)],
+    /// Maximum difference for shorter times, in seconds.
     more_s: f64,
 }
 
@@ -48,7 +52,7 @@ impl Limit {
     }
 }
 
-/// Measures and prints.
+/// Measures and prints the table.
 pub(crate) fn run(options: &NeverLosesOptions) -> Result<(), Failure> {
     let workloads: &[Workload] =
         if options.workloads.is_empty() { &Workload::ALL } else { &options.workloads };
@@ -58,7 +62,7 @@ pub(crate) fn run(options: &NeverLosesOptions) -> Result<(), Failure> {
     let machine = Machine::of(&options.machine)?;
     if machine.devices.len() < 2 {
         return Err(Failure::Usage(
-            "never-loses compares devices: it needs two, and there is one".to_owned(),
+            "never-loses needs at least two devices to compare, and there is one".to_owned(),
         ));
     }
     let (mut rows, mut unwritten) = (Vec::new(), Unwritten::default());
@@ -116,7 +120,7 @@ pub(crate) fn run(options: &NeverLosesOptions) -> Result<(), Failure> {
     unwritten.end()
 }
 
-/// The sizes of a workload, from one item in steps of eight, until it is as large as published.
+/// Returns the sizes of a workload: from one item up to the largest published size, by factors of 8.
 fn sizes(workload: Workload) -> Vec<u64> {
     let (paper, is_square) = (workload.largest_published(), workload.size_is_edge());
     let paper = if is_square { paper * paper } else { paper };
@@ -130,15 +134,15 @@ fn sizes(workload: Workload) -> Vec<u64> {
 struct Bench<'a> {
     options: &'a NeverLosesOptions,
     machine: &'a Machine,
-    /// Those of the machine that have a kernel of the workload.
+    /// Devices of the machine that have a kernel of the workload and can hold its buffers.
     devices: &'a [DeviceId],
     workload: Workload,
     prepared: &'a dyn Prepared,
-    /// The same workload at 1/64 of the size, if that is one of the sizes.
+    /// The workload at 1/64 of the size, if that is one of the sizes.
     smaller: Option<&'a dyn Prepared>,
 }
 
-/// A device alone.
+/// A device that computes alone.
 struct Alone {
     device: DeviceId,
     coexecutor: Coexecutor,
@@ -146,7 +150,8 @@ struct Alone {
 }
 
 impl Bench<'_> {
-    /// Every set of devices; `None` if the best device takes longer than the options allow.
+    /// Measures every set of at least two devices. Returns `None` if the best device takes longer than the
+    /// options allow.
     fn run(&self, unwritten: &mut Unwritten) -> Result<Option<Vec<json::NeverLosesRow>>, Failure> {
         let mut alone = Vec::new();
         for &device in self.devices {
@@ -237,7 +242,7 @@ impl Bench<'_> {
         })
     }
 
-    /// What a set learns of a smaller run.
+    /// Returns the knowledge that a set learns from a smaller size.
     fn learned_of(
         &self,
         smaller: &dyn Prepared,
@@ -252,7 +257,7 @@ impl Bench<'_> {
         Ok(knowledge)
     }
 
-    /// Writes what was decided in the median of the runs with nothing known, if the options ask for it.
+    /// Writes the decisions of the median run without knowledge, if the options request it.
     fn write_decisions(
         &self,
         devices: &[String],
@@ -267,7 +272,7 @@ impl Bench<'_> {
         unwritten.name(&path, replay::write(&path, decisions));
     }
 
-    /// One run, from the inputs on the host alone to the outputs on the host; its seconds.
+    /// Runs once, from the inputs on the host only to the outputs on the host. Returns the seconds.
     fn once(&self, coexecutor: &Coexecutor) -> Result<f64, Failure> {
         Ok(self.reported(coexecutor)?.0)
     }
@@ -278,7 +283,7 @@ impl Bench<'_> {
         let report = coexecutor.run(self.prepared.kernel(), self.prepared.items()).map_err(Failure::work)?;
         self.prepared.collect().map_err(Failure::work)?;
         let seconds = begun.elapsed().as_secs_f64();
-        // What the others took without it says nothing.
+        // The time of the remaining devices would not be comparable.
         match report.failures.first() {
             Some(failure) => {
                 Err(Failure::Work(format!("{} failed: {}", self.name(failure.device), failure.message)))
@@ -292,8 +297,8 @@ impl Bench<'_> {
     }
 }
 
-/// The time of a device alone, beside the best of those before it: the better one of two, after one that pays for first
-/// touch. That one has to do where the device is far from the best.
+/// Returns the time of a device alone, in seconds: the shorter of two runs, after one that pays for the first
+/// touch of memory. If the first run is far slower than `best`, it is the only one.
 fn seconds_beside(best: f64, mut once: impl FnMut() -> Result<f64, Failure>) -> Result<f64, Failure> {
     let first = once()?;
     if first > HOPELESS * best {
@@ -302,7 +307,7 @@ fn seconds_beside(best: f64, mut once: impl FnMut() -> Result<f64, Failure>) -> 
     Ok(once()?.min(once()?))
 }
 
-/// What a set took beside the best device alone, in the same rounds.
+/// Compares a set's times with those of the best device alone in the same rounds.
 fn beside(seconds: &[f64], alone_s: &[f64]) -> json::Beside {
     let rounds = || seconds.iter().zip(alone_s);
     let ratios: Vec<f64> = rounds().map(|(one, other)| one / other).collect();
@@ -310,7 +315,7 @@ fn beside(seconds: &[f64], alone_s: &[f64]) -> json::Beside {
     json::Beside { seconds: median(seconds), ratio: median(&ratios), more_s: median(&more) }
 }
 
-/// The device that is fastest alone, by the median of its rounds, and that.
+/// Returns the index of the device that is fastest alone, by the median of its rounds, and that median.
 fn fastest(alone_s: &[Vec<f64>]) -> (usize, f64) {
     let medians = alone_s.iter().map(|seconds| median(seconds));
     medians.enumerate().min_by(|one, other| one.1.total_cmp(&other.1)).unwrap_or_default()
@@ -320,7 +325,7 @@ fn median(samples: &[f64]) -> f64 {
     metrics::Summary::of(samples).map_or(0.0, |summary| summary.median)
 }
 
-/// The widths of the columns: rows are printed as they are known.
+/// Widths of the columns. They are fixed because each row is printed as soon as it is measured.
 const WIDTHS: [usize; 11] = [11, 11, 22, 10, 10, 10, 7, 7, 7, 16, 8];
 
 fn columns(cells: [String; 11]) -> String {
@@ -361,7 +366,7 @@ fn line(row: &json::NeverLosesRow) -> String {
     ])
 }
 
-/// How many rows are within each limit.
+/// Returns how many rows are within each limit.
 fn summary(result: &json::NeverLoses) -> String {
     let of = [(&LEARNED, &result.learned), (&SCALED, &result.scaled), (&UNKNOWN, &result.unknown)];
     let lines = of.map(|(limit, found)| {
@@ -380,7 +385,7 @@ mod tests {
     use crate::cli::{Arguments, BenchTable, Command};
     use clap::Parser;
 
-    /// Whoever takes more than twenty times as long as the best is not run again.
+    /// A device that takes more than twenty times as long as the best runs only once.
     #[test]
     fn a_device_runs_three_times_unless_it_is_far_from_the_best() {
         let timed = |best: f64, took: &[f64]| {
@@ -395,7 +400,7 @@ mod tests {
         assert_eq!(timed(2.0, &[1.0, 3.0, 4.0]), (3.0, 0), "the first one pays for first touch");
     }
 
-    /// The recording that is kept is that of the median run. Each run here has a number of items of its own.
+    /// The runs have different numbers of items, which identify the recording that was written.
     #[test]
     fn the_decisions_of_the_median_run_are_written() {
         let folder = std::env::temp_dir().join(format!("dml-decided-{}", std::process::id()));
@@ -433,12 +438,12 @@ mod tests {
         std::fs::remove_dir_all(&folder).expect("it was made here");
     }
 
-    /// The second device is the fastest in the middle of its rounds, though the first one was once.
+    /// The second device has the lowest median, although the first one has the fastest single round.
     #[test]
     fn every_figure_is_recomputed_from_its_rounds() {
         let alone = [[1.0, 9.0, 8.0], [4.0, 2.0, 5.0], [7.0, 6.0, 6.5]].map(Vec::from);
         assert_eq!(fastest(&alone), (1, 4.0));
-        // Of each round: 0.5, 1.5 and 2, and -2, 1 and 5.
+        // Ratios of the rounds: 0.5, 1.5 and 2. Differences: -2, 1 and 5.
         let expected = json::Beside { seconds: 3.0, ratio: 1.5, more_s: 1.0 };
         assert_eq!(beside(&[2.0, 3.0, 10.0], &alone[1]), expected);
     }
@@ -457,7 +462,7 @@ mod tests {
         assert!(keeps(&UNKNOWN, 0.9e-3, 1.33) && !keeps(&UNKNOWN, 0.9e-3, 1.34));
     }
 
-    /// An edge is one of as many squares as there are items.
+    /// A size that is an edge has its square as the number of items.
     #[test]
     fn sizes_go_by_eights_up_to_what_was_published() {
         for workload in Workload::ALL {

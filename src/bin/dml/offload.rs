@@ -1,17 +1,17 @@
-//! `dml bench offload`: what moving bytes to a worker and calling it takes, beside a copy within main memory.
+//! `dml bench offload`: times transfers to a worker and calls of it, beside a copy within main memory.
 
 use crate::cli::OffloadOptions;
 use crate::failure::{self, Failure};
 use crate::{json, table};
 
-/// The worker's function that does nothing.
+/// Name of the worker's function that does nothing.
 #[cfg_attr(
     not(all(feature = "offload", target_os = "linux")),
     allow(dead_code, reason = "there is no worker")
 )]
 pub(crate) const EMPTY: &str = "empty";
 
-/// Measures and prints.
+/// Measures and prints the result.
 pub(crate) fn run(options: &OffloadOptions) -> Result<(), Failure> {
     let result = measure(options)?;
     if options.json { json::print(&result) } else { failure::print(&text(&result)) }
@@ -39,14 +39,14 @@ mod with_workers {
     use std::time::{Duration, Instant};
 
     const DEVICE: &str = "offload:0";
-    /// The size of the long transfers.
+    /// Size of the long transfers, in bytes.
     const LONG_BYTES: u64 = 256 << 20;
-    /// The size of the short ones.
+    /// Size of the short transfers, in bytes.
     const SHORT_BYTES: u64 = 4;
-    /// How many short things are done for each long one: each is over in microseconds.
+    /// Number of short transfers and empty calls per round. Each takes only microseconds.
     const SHORT_PER_RUN: u32 = 100;
 
-    /// Times each thing in turn, so that all meet the same weather; medians count.
+    /// Times the operations in turn, so that all see the same machine conditions, and returns medians.
     pub(super) fn measure(options: &OffloadOptions) -> Result<json::Offload, Failure> {
         let mut wanted = options.workers.discover_options().only([DEVICE]);
         for limit in &options.limit {
@@ -68,13 +68,13 @@ mod with_workers {
         let memory = || HostMemory::zeroed(LONG_BYTES).map_err(Failure::work);
         let (mut source, target) = (memory()?, RefCell::new(memory()?));
         let (whole, short) = (Span::new(0, LONG_BYTES), Span::new(0, SHORT_BYTES));
-        // Pages are there, and hold more than zeros, before anything is timed.
+        // Touches all pages before anything is timed, with values other than zero.
         source.bytes_mut().fill(0x5A);
         target.borrow_mut().bytes_mut().fill(0x5A);
         for block in [&here, &there] {
             block.fill(whole, 0x5A).and_then(Fence::wait).map_err(Failure::work)?;
         }
-        // As discovery does, of this program; by itself, for discovery looks for other devices as well.
+        // Starts this program as discovery does. Discovery itself also looks for other devices.
         let begun = Instant::now();
         let another = OffloadDevice::start("offload:start", &WorkerOptions::new("/proc/self/exe"));
         let start = begun.elapsed();
@@ -97,7 +97,7 @@ mod with_workers {
         Ok(figures(options.runs, start, &times))
     }
 
-    /// The seconds of each thing in so many rounds, after one that does not count.
+    /// Returns the seconds of each operation over these rounds, after a discarded round.
     fn counted(
         runs: u32,
         mut round: impl FnMut(&mut [Vec<f64>; 6]) -> Result<(), Failure>,
@@ -110,8 +110,8 @@ mod with_workers {
         Ok(times)
     }
 
-    /// The figures, from the seconds of every counted run: a copy within main memory, to the worker and from it, then 4 bytes to it
-    /// and from it, and an empty run.
+    /// Computes the figures from the seconds of each operation: a copy within main memory, to the worker and
+    /// from the worker, 4 bytes to it and from it, and an empty run.
     fn figures(runs: u32, start: Duration, times: &[Vec<f64>; 6]) -> json::Offload {
         let [memcpy, inward, outward, short_inward, short_outward, empty_run] = times
             .each_ref()
@@ -160,7 +160,7 @@ mod with_workers {
             assert!(counted(3, |_| Err(Failure::Work("it broke".to_owned()))).is_err());
         }
 
-        /// The median of each row, which is neither its mean nor in its middle, is told under its name and in its unit.
+        /// Each figure is a median that differs from the mean and from the middle sample.
         #[test]
         fn every_figure_is_recomputed_from_its_runs() {
             let around = |median: f64| vec![median * 5.0, median / 2.0, median];
@@ -218,7 +218,7 @@ fn text(result: &json::Offload) -> String {
 mod tests {
     use super::*;
 
-    /// Every figure of the text stands where its name is. No two figures of the result are equal.
+    /// No two figures of the result are equal.
     #[test]
     fn the_text_shows_each_figure_under_its_name() {
         let result = json::Offload {

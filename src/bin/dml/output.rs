@@ -1,26 +1,26 @@
-//! The files that users name: read with a limit, written whole, and each for one purpose.
+//! Files that a user names: reads are limited, writes are atomic, and no file has two purposes.
 
 use crate::failure::Failure;
 use dml::arenas::files::{self, Source};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// The longest file that is read, in bytes.
+/// Maximum size of a file to read, in bytes.
 const LARGEST_FILE_BYTES: u64 = 1 << 30;
 
-/// The text of a file that users name. `what` is what it has to be, such as `trace`, and `other` what it is
-/// if it is no text.
+/// Reads the text of a file. `what` names its purpose, such as `trace`. `other` describes a file that is not
+/// UTF-8, such as `not a trace`.
 pub(crate) fn read(path: &Path, what: &str, other: &str) -> Result<String, Failure> {
     let shown = path.display();
     let bytes = files::read(path, Source::FileOrPipe, LARGEST_FILE_BYTES)
         .map_err(|error| Failure::Usage(format!("cannot read the {what} {shown}: {error}")))?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        Failure::Usage(format!("{shown}: {other}: byte {at} is no text in UTF-8"))
+        Failure::Usage(format!("{shown}: {other}: byte {at} is not valid UTF-8"))
     })
 }
 
-/// Writes a file. `what` is what it is, such as `trace`.
+/// Writes a file. `what` names its purpose, such as `trace`.
 pub(crate) fn write(
     path: &Path,
     what: &str,
@@ -30,7 +30,7 @@ pub(crate) fn write(
         .map_err(|error| Failure::Work(format!("cannot write the {what} {}: {error}", path.display())))
 }
 
-/// Checks that each file is one thing: an output replaces no input and no other output.
+/// Checks that no output replaces an input or another output.
 pub(crate) fn check(inputs: &[(&str, &Path)], outputs: &[(&str, &Path)]) -> Result<(), Failure> {
     for (index, (output, path)) in outputs.iter().enumerate() {
         let others = inputs.iter().chain(&outputs[..index]);
@@ -43,12 +43,13 @@ pub(crate) fn check(inputs: &[(&str, &Path)], outputs: &[(&str, &Path)]) -> Resu
     Ok(())
 }
 
-/// Why files were not written whose results are printed nevertheless.
+/// The failures to write files, reported after the results are printed.
 #[derive(Debug, Default)]
 pub(crate) struct Unwritten(Vec<String>);
 
 impl Unwritten {
-    /// The path for people and for JSON, if the file was written. U+FFFD stands for what is not UTF-8 in it.
+    /// Returns the path to print if the file was written. U+FFFD replaces what is not UTF-8. Otherwise
+    /// records the failure.
     pub(crate) fn name(&mut self, path: &Path, written: Result<(), Failure>) -> Option<String> {
         match written {
             Ok(()) => Some(path.display().to_string()),
@@ -64,7 +65,7 @@ impl Unwritten {
     }
 
     /// # Errors
-    /// All of them, as failed work.
+    /// All recorded failures, as [`Failure::Work`].
     pub(crate) fn end(self) -> Result<(), Failure> {
         if self.0.is_empty() { Ok(()) } else { Err(Failure::Work(self.0.join("; "))) }
     }

@@ -1,6 +1,6 @@
-//! `dml devices --plan FROM TO --bytes N`: how bytes would come from one memory to another, and what was rejected.
+//! `dml devices --plan FROM TO --bytes N`: the sync path between two memories, and the rejected alternatives.
 //!
-//! The plans are made by the machine itself, on the state of a buffer that exists nowhere else: nothing is allocated or moved.
+//! The planner works on the state of a fictitious buffer. Nothing is allocated or moved.
 
 use crate::failure::Failure;
 use crate::{json, table};
@@ -15,12 +15,12 @@ use dml::core::{OwnerId, Span};
 use dml::prelude::*;
 use std::collections::BTreeSet;
 
-/// The longest way that is compared with the plan.
+/// Maximum number of hops of a path to compare with the plan.
 const MOST_HOPS: usize = 4;
-/// The most ways that are compared. A platform of many arenas has more than anybody reads.
+/// Maximum number of paths to compare. A platform of many arenas has too many to read.
 const MOST_WAYS: usize = 200;
 
-/// The routes of a platform, of which only some links may be used.
+/// The routes of a platform, restricted to some links.
 struct Only<'a> {
     routes: &'a dyn Routes,
     links: &'a [LinkId],
@@ -53,7 +53,7 @@ impl Routes for Only<'_> {
     }
 }
 
-/// A buffer whose bytes are valid in one memory, and are wanted in another.
+/// A request for bytes in one memory that are valid only in another.
 struct Question<'a> {
     platform: &'a Platform,
     from: ArenaId,
@@ -61,16 +61,16 @@ struct Question<'a> {
     bytes: u64,
 }
 
-/// Plans the copy of `bytes` bytes between two memories, named by arena or by device.
+/// Plans the copy of this many bytes between two memories, each named by an arena or a device.
 pub(crate) fn plan(platform: &Platform, (from, to): (&str, &str), bytes: u64) -> Result<json::Plan, Failure> {
     let (source, target) = (arena(platform, from)?, arena(platform, to)?);
     if source == target {
         return Err(Failure::Usage(format!(
-            "--plan {from} {to}: both are one memory, and no byte has to move"
+            "--plan {from} {to}: both are one memory, so there is nothing to copy"
         )));
     }
     if bytes == 0 {
-        return Err(Failure::Usage("--bytes 0: no byte has to move".to_owned()));
+        return Err(Failure::Usage("--bytes 0: there is nothing to copy".to_owned()));
     }
     let question = Question { platform, from: source, to: target, bytes };
     let name = |arena: ArenaId| platform.desc(arena).name.to_string();
@@ -80,7 +80,7 @@ pub(crate) fn plan(platform: &Platform, (from, to): (&str, &str), bytes: u64) ->
         Err(_) if question.ways().is_empty() => {
             let (from, to) = (name(source), name(target));
             return Err(Failure::Work(if question.is_linked() {
-                format!("no way from {from} to {to} can be taken, and all have more than {MOST_HOPS} hops")
+                format!("no path from {from} to {to} is usable, and all have more than {MOST_HOPS} hops")
             } else {
                 format!("no links lead from {from} to {to}")
             }));
@@ -101,7 +101,7 @@ pub(crate) fn plan(platform: &Platform, (from, to): (&str, &str), bytes: u64) ->
         let way = way.iter().map(|&link| question.hop(link)).collect();
         rejected.push(json::Rejected { way, cost_ns, reason });
     }
-    // Those that are possible come first, the cheapest at the top.
+    // Possible paths come first, in order of their cost.
     rejected.sort_by_key(|other| (other.cost_ns.is_none(), other.cost_ns));
     let steps = |plan: &SyncPlan| json::Steps {
         cost_ns: plan.cost.as_ns().unwrap_or(u64::MAX),
@@ -117,7 +117,7 @@ pub(crate) fn plan(platform: &Platform, (from, to): (&str, &str), bytes: u64) ->
     })
 }
 
-/// Finds an arena by its own name, or by the name of a device at home there.
+/// Finds an arena by its name, or by the name of a device whose home it is.
 fn arena(platform: &Platform, name: &str) -> Result<ArenaId, Failure> {
     let arenas = || platform.arenas().iter().map(|arena| arena.desc().name.to_string());
     if let Some(index) = arenas().position(|arena| arena == name) {
@@ -133,7 +133,7 @@ fn arena(platform: &Platform, name: &str) -> Result<ArenaId, Failure> {
 }
 
 impl Question<'_> {
-    /// Plans on a buffer that has storage at the source alone.
+    /// Plans for a buffer that has storage only at the source. Uses only these links.
     fn first(&self, links: &[LinkId]) -> Result<(SyncPlan, BufferState), Refusal> {
         let routes = Only { routes: self.platform.routes(), links };
         let mut state = BufferState::new(&routes, self.bytes, Initial::External(self.from));
@@ -141,7 +141,8 @@ impl Question<'_> {
         Ok((plan, state))
     }
 
-    /// Plans again after a plan was carried out, and the source was written anew. `None` if no byte has to move.
+    /// Plans again after the plan was carried out and the source overwritten. Returns `None` if the state
+    /// refuses one of these requests.
     fn again(&self, plan: SyncPlan, mut state: BufferState) -> Option<SyncPlan> {
         let routes = self.platform.routes();
         carry_out(routes, &mut state, plan)?;
@@ -176,7 +177,7 @@ impl Question<'_> {
         match self.begin(routes, state, wanted, grant) {
             Begin::Plan(plan) => Ok(plan),
             Begin::Refused(refusal) => Err(refusal),
-            // The arenas share storage coherently, or nobody could be waited for: there is nothing to do.
+            // The arenas share storage coherently. A buffer without other requests is never busy.
             Begin::Granted(_) | Begin::Busy { .. } => Ok(SyncPlan {
                 owner: grant,
                 purpose: dml::core::state::Purpose::Kernel,
@@ -187,7 +188,7 @@ impl Question<'_> {
         }
     }
 
-    /// Returns every way over links from the source to the destination that visits no arena twice.
+    /// Returns the paths from the source to the destination that visit no arena twice, up to the two limits.
     fn ways(&self) -> Vec<Vec<LinkId>> {
         let links: Vec<(LinkId, &Link)> = self
             .platform
@@ -217,7 +218,7 @@ impl Question<'_> {
         found
     }
 
-    /// Returns whether links lead from the source to the destination, over however many hops.
+    /// Returns whether a path of any length leads from the source to the destination.
     fn is_linked(&self) -> bool {
         let mut reached = vec![self.from];
         let mut next = 0;
@@ -259,11 +260,11 @@ impl Question<'_> {
         }
     }
 
-    /// Returns why a way cannot be taken by itself.
+    /// Returns why a path is not usable by itself.
     fn reason(&self, refusal: &Refusal) -> String {
         match refusal {
             Refusal::Unreachable { arena, .. } => {
-                format!("{} cannot be reached so", self.platform.desc(*arena).name)
+                format!("{} cannot be reached this way", self.platform.desc(*arena).name)
             }
             Refusal::DeviceLost { arena } => {
                 format!("the device of {} is lost", self.platform.desc(*arena).name)
@@ -273,7 +274,7 @@ impl Question<'_> {
     }
 }
 
-/// Returns the steps, of which those that repeat are one: the pieces of a long copy.
+/// Merges repeated steps into one with a count. These are the pieces of a long copy.
 fn counted(steps: impl Iterator<Item = String>) -> Vec<String> {
     let mut counted: Vec<(String, u32)> = Vec::new();
     for step in steps {
@@ -286,8 +287,8 @@ fn counted(steps: impl Iterator<Item = String>) -> Vec<String> {
     counted.into_iter().map(text).collect()
 }
 
-/// Carries a plan out on the state alone, where each step is done as soon as it has begun. `None` if the state refuses it,
-/// which no plan of an idle buffer meets.
+/// Carries out a plan on the state only. Returns `None` if the state refuses a step, which does not happen
+/// with a plan of an idle buffer.
 fn carry_out(routes: &dyn Routes, state: &mut BufferState, plan: SyncPlan) -> Option<()> {
     let mut execution = Execution::new(plan);
     loop {
@@ -300,7 +301,7 @@ fn carry_out(routes: &dyn Routes, state: &mut BufferState, plan: SyncPlan) -> Op
     }
 }
 
-/// The plan as lines for people.
+/// Returns the plan as text.
 pub(crate) fn text(plan: &json::Plan, prices: &str) -> String {
     let time = |ns: u64| table::seconds(ns as f64 / 1e9);
     let mut lines = vec![format!("{} to {}, {}; {prices}", plan.from, plan.to, table::bytes(plan.bytes))];
@@ -340,7 +341,7 @@ mod tests {
     };
     use std::sync::Arc;
 
-    /// The processor with its memory, and so many cards with theirs, of which nothing is joined yet.
+    /// A platform of the processor and this many cards, each with its memory, without links.
     fn machine(cards: u16) -> PlatformBuilder {
         let mut builder = PlatformBuilder::default().without_default_links();
         let cpu = builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
@@ -359,7 +360,7 @@ mod tests {
         builder.build().expect("it has all that it needs")
     }
 
-    /// A mechanism that copies nothing.
+    /// A mechanism that declines every copy.
     #[derive(Debug)]
     struct Closed;
 
@@ -377,7 +378,7 @@ mod tests {
         }
     }
 
-    /// Each card is joined with the one before.
+    /// A platform whose cards form a chain, with main memory at its start.
     fn chain(cards: u16) -> Platform {
         let mut builder = machine(cards);
         for card in 1..=cards as u8 {
@@ -396,7 +397,7 @@ mod tests {
         assert_eq!([hops(1), hops(4), hops(5)], [vec![1], vec![4], vec![]]);
     }
 
-    /// A way too long to be compared may still be the plan, and what was written anew goes the same way again.
+    /// The plan may use a path that is too long to compare. Overwritten bytes use the same path again.
     #[test]
     fn a_plan_takes_any_way_and_again_needs_no_storage() {
         let plan = plan(&chain(5), ("cpu", "card:5"), 64).expect("there is a way");
@@ -429,14 +430,14 @@ mod tests {
             panic!("{plan:?}")
         };
         assert_eq!((way.len(), &*way[0].mechanism), (1, "closed"));
-        assert_eq!(reason, "video 1 cannot be reached so");
+        assert_eq!(reason, "video 1 cannot be reached this way");
     }
 
-    /// Each card is joined with the one before by what copies nothing.
+    /// The cards form a chain whose links decline every copy.
     #[test]
     fn a_way_too_long_to_be_compared_that_is_closed_is_no_lack_of_links() {
         for (cards, expected) in [
-            (5, "no way from main to video 5 can be taken, and all have more than 4 hops"),
+            (5, "no path from main to video 5 is usable, and all have more than 4 hops"),
             (6, "no links lead"),
         ] {
             let mut builder = machine(cards);
@@ -460,7 +461,7 @@ mod tests {
         assert_eq!(question.reason(&lost), "the device of video 2 is lost");
     }
 
-    /// Two memories that no copies join need the storage that they share, whoever asks over a way with this link.
+    /// Two memories that are linked only by a binding need it, on every path that contains the link.
     #[test]
     fn a_binding_is_needed_on_ways_over_it_alone() {
         let mut builder = machine(2);
@@ -476,7 +477,7 @@ mod tests {
         let only = Only { routes: platform.routes(), links: &[binding, copy] };
         assert_eq!([binding, back, copy].map(|link| platform.routes().is_needed(link)), [true, true, false]);
         assert_eq!([binding, back, copy].map(|link| only.is_needed(link)), [true, false, false]);
-        // What was written anew is handed over, and no byte is copied.
+        // Overwritten bytes are handed over without a copy.
         let plan = plan(&platform, ("cpu", "card:1"), 64).expect("they share storage");
         let again = plan.again.expect("the storage changes hands").steps;
         assert!(!again.is_empty() && again.iter().all(|step| !step.starts_with("copy")), "{again:?}");

@@ -1,13 +1,13 @@
-//! A progress bar for what takes longer than a second, on a terminal.
+//! A progress bar on a terminal for work that takes longer than a second.
 
 use crate::failure::{self, Failure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use std::time::{Duration, Instant};
 
-/// Work shorter than this shows no bar.
+/// Delay before the bar appears.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Counts steps; shows itself once they take long, and is gone when it is dropped.
+/// A progress bar that counts steps. It appears after a delay, and disappears when dropped.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -26,10 +26,10 @@ impl Progress {
         Self { bar, begun: Instant::now(), shown: false }
     }
 
-    /// One step is done, of what `message` names.
+    /// Counts a step. `message` names what it was part of.
     pub(crate) fn step(&mut self, message: &str) {
         if !self.shown && self.begun.elapsed() > QUIET {
-            // Draws nothing where standard error is no terminal.
+            // Draws nothing if standard error is not a terminal.
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
             self.shown = true;
         }
@@ -37,17 +37,17 @@ impl Progress {
         self.bar.inc(1);
     }
 
-    /// Prints a part of the result, which the bar does not draw over.
+    /// Prints a part of the result without disturbing the bar.
     pub(crate) fn print(&self, text: &str) -> Result<(), Failure> {
         self.bar.suspend(|| failure::print(text))
     }
 
-    /// So many steps turned out not to be needed.
+    /// Counts steps that turned out not to be needed.
     pub(crate) fn skip(&mut self, steps: u64) {
         self.bar.inc(steps);
     }
 
-    /// All of it is done: as many steps were made as were announced.
+    /// Ends the bar. Asserts in debug builds that all announced steps were made.
     pub(crate) fn done(self) {
         let (made, announced) = (self.bar.position(), self.bar.length());
         debug_assert_eq!(Some(made), announced, "{made} steps were made, and {announced:?} announced");

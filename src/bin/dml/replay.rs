@@ -1,4 +1,4 @@
-//! `dml replay`, and what `dml bench --decisions` writes: what a policy decided in a run, and the same decided again.
+//! `dml replay`, and the file of `dml bench --decisions`: a policy's decisions in a run, and their replay.
 
 use crate::cli::ReplayOptions;
 use crate::failure::{self, Failure};
@@ -8,7 +8,7 @@ use dml::scheduler::policy::{Decision, Recording, ReplayError};
 use serde::Serialize;
 use std::path::Path;
 
-/// What `dml replay --json` prints.
+/// The output of `dml replay --json`.
 #[derive(Debug, Serialize)]
 struct Replayed {
     items: u64,
@@ -18,13 +18,13 @@ struct Replayed {
     devices: Vec<Part>,
 }
 
-/// What one device was given and has computed, as recorded.
+/// The recorded work of one device.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Part {
     name: String,
     packages: u64,
     items: u64,
-    /// When its last package was done, in nanoseconds from the start of the run; nothing if it computed none.
+    /// End of its last package, in nanoseconds from the start of the run; `None` without packages.
     end_ns: Option<u64>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn write(path: &Path, decisions: &Recording) -> Result<(), Failure> {
     output::write(path, "decisions", |file| write!(file, "{decisions}"))
 }
 
-/// Decides a run again.
+/// Replays the decisions of a run.
 pub(crate) fn run(options: &ReplayOptions) -> Result<(), Failure> {
     let path = &options.file;
     let shown = path.display();
@@ -59,7 +59,7 @@ pub(crate) fn run(options: &ReplayOptions) -> Result<(), Failure> {
     replayed.map_err(|different| Failure::Work(format!("{shown}: {different}")))
 }
 
-/// What each device has computed.
+/// Returns the work that each device has computed.
 fn parts(recording: &Recording) -> Vec<Part> {
     let names = recording.blueprint().units();
     let mut parts: Vec<Part> =
@@ -69,7 +69,7 @@ fn parts(recording: &Recording) -> Vec<Part> {
         let UnitId(index) = computed.unit;
         let part = &mut parts[index];
         part.packages += 1;
-        // Nobody has checked what the file says.
+        // The numbers of the file are unchecked, and must not overflow.
         part.items = part.items.saturating_add(computed.items);
         let done = u64::try_from(computed.done.as_nanos()).unwrap_or(u64::MAX);
         part.end_ns = part.end_ns.max(Some(done));

@@ -1,4 +1,4 @@
-//! `dml reproduce`: what the papers report beside what this machine does. Here is table 1, with its counts and times.
+//! `dml reproduce`: measures the papers' tables on this machine. This module implements table 1.
 
 mod chart;
 mod coexec;
@@ -17,14 +17,14 @@ use dml_workloads::table1::{
 use serde::Serialize;
 use std::path::Path;
 
-/// The modes that the paper has.
+/// The modes that the paper reports.
 const PUBLISHED: [Mode; 3] = [Mode::Hand, Mode::Noopt, Mode::Opt];
 
-/// Measures the table asked for and prints it.
+/// Measures the requested table and prints it.
 pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
-    // Said before minutes of measuring, not after.
+    // Checked before measuring, which takes minutes.
     if let Some(folder) = options.output.as_ref().filter(|folder| !folder.is_dir()) {
-        return Err(Failure::Usage(format!("--output {} is no folder", folder.display())));
+        return Err(Failure::Usage(format!("--output {} is not a folder", folder.display())));
     }
     match options.table {
         Table::Table1 => table1(options),
@@ -34,8 +34,8 @@ pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     }
 }
 
-/// Prints a table as the options ask, and writes its files where they name a folder. `markdown` is given the name of
-/// the file with the chart.
+/// Prints a table in the requested format, and writes its files if the options name a folder. `markdown` gets
+/// the name of the chart's file.
 fn give(
     options: &ReproduceOptions,
     json: &impl Serialize,
@@ -64,10 +64,10 @@ fn give(
     }
 }
 
-/// Rounds of table 1, unless the options say how many: its order repeats after four.
+/// Default number of rounds of table 1. The order of its modes repeats after four rounds.
 const TABLE1_RUNS: u32 = 12;
 
-/// Refuses what table 1 has no use for: it always compares programs on one device, with the memories that they have.
+/// Rejects options that do not apply: table 1 always compares programs on one device, with their own memory.
 fn check_table1(options: &ReproduceOptions) -> Result<(), Failure> {
     let workers = &options.workers;
     let given = [
@@ -81,7 +81,7 @@ fn check_table1(options: &ReproduceOptions) -> Result<(), Failure> {
         ("--output", options.output.is_some()),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
-        Some((option, _)) => Err(Failure::Usage(format!("{option} means nothing to table1"))),
+        Some((option, _)) => Err(Failure::Usage(format!("{option} does not apply to table1"))),
         None if options.devices.len() > 1 => {
             let devices = options.devices.join(", ");
             Err(Failure::Usage(format!(
@@ -120,12 +120,12 @@ fn table1(options: &ReproduceOptions) -> Result<(), Failure> {
     }
 }
 
-/// How often a program runs: every mode of every row once in each round, the first of which does not count.
+/// Returns the number of program runs: each mode of each row once per round, with a discarded first round.
 fn steps(runs: u32, framework: Framework) -> u64 {
     (u64::from(runs) + 1) * (Row::ALL.len() * framework.modes().len()) as u64
 }
 
-/// A device without programs is a wrong request.
+/// Converts an error. A device without programs is wrong usage.
 fn failure_of(error: Table1Error) -> Failure {
     match error {
         Table1Error::NoProgram { .. } => Failure::usage(error),
@@ -133,7 +133,7 @@ fn failure_of(error: Table1Error) -> Failure {
     }
 }
 
-/// What was measured.
+/// The device and settings of a measurement.
 struct Heading {
     device: String,
     framework: Framework,
@@ -152,7 +152,7 @@ fn summary(timed: &Timed) -> Summary {
     Summary::of(&timed.seconds).expect("at least one run counts")
 }
 
-/// The table as the schema has it.
+/// Returns the table in the schema of docs/json.md.
 fn of_json(heading: &Heading, rows: &[Measured]) -> json::Reproduced {
     json::Reproduced {
         table: "table1",
@@ -214,7 +214,7 @@ fn operations_of_json(operations: &Operations) -> std::collections::BTreeMap<&'s
     .collect()
 }
 
-/// The cells of one row of the paper's table, a line of names first.
+/// Returns the cells for one row of the paper's table, after a line of column names.
 fn cells(framework: Framework, measured: &Measured) -> Vec<Vec<String>> {
     let published: Vec<Published> =
         PUBLISHED.into_iter().filter_map(|mode| measured.row.published(mode)).collect();
@@ -268,7 +268,7 @@ fn title(measured: &Measured) -> String {
     format!("{}: {}", measured.row, size.join(", "))
 }
 
-/// The table for people.
+/// Returns the table as text.
 fn text(heading: &Heading, rows: &[Measured]) -> String {
     let mut lines = vec![format!("table1: {}", heading.line())];
     for measured in rows {
@@ -283,7 +283,7 @@ fn text(heading: &Heading, rows: &[Measured]) -> String {
 
 const VERIFIED: &str = "verified    every item, in the first and the last round of every mode";
 
-/// The table as markdown.
+/// Returns the table as markdown.
 fn markdown(heading: &Heading, rows: &[Measured]) -> String {
     let mut lines = vec![format!("Measured on {}.", heading.line())];
     for measured in rows {

@@ -9,15 +9,15 @@ use dml::scheduler::metrics::Summary;
 use dml_workloads::single::{Bench, Devices, Length, Measured, Memory, SingleError};
 use std::time::Duration;
 
-/// The edges of the matrices of [`TableSize::Tiny`], for [`Length::ALL`].
+/// Edges of the matrices of [`TableSize::Tiny`], one for each of [`Length::ALL`].
 const TINY_EDGES: [u64; 3] = [17, 33, 61];
-/// What part of a length a run of [`TableSize::Small`] takes.
+/// Divisor of a run's length at [`TableSize::Small`].
 const SMALL_PART: u32 = 10;
 
-/// Rounds, unless the options say how many.
+/// Default number of rounds.
 const RUNS: u32 = 12;
 
-/// Measures every device asked for, or all that have a hand-written form, and prints.
+/// Measures the requested devices, or all that have a hand-written form, and prints the table.
 pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     check(options)?;
     let (names, left_out) = devices(options)?;
@@ -60,7 +60,7 @@ pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     }
 }
 
-/// Refuses what the table has no use for: one device computes all of it.
+/// Rejects options that do not apply: one device computes everything.
 fn check(options: &ReproduceOptions) -> Result<(), Failure> {
     let workers = &options.workers;
     let given = [
@@ -72,12 +72,13 @@ fn check(options: &ReproduceOptions) -> Result<(), Failure> {
         ("--output", options.output.is_some()),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
-        Some((option, _)) => Err(Failure::Usage(format!("{option} means nothing to single"))),
+        Some((option, _)) => Err(Failure::Usage(format!("{option} does not apply to single"))),
         None => Ok(()),
     }
 }
 
-/// The devices to measure, and those that nobody named and that have no hand-written form.
+/// Returns the devices to measure and those left out for lack of a hand-written form. Named devices are never
+/// left out.
 fn devices(options: &ReproduceOptions) -> Result<(Vec<String>, Vec<json::SingleLeftOut>), Failure> {
     let names = &options.devices;
     if let Some(index) = (1..names.len()).find(|&index| names[..index].contains(&names[index])) {
@@ -91,7 +92,7 @@ fn devices(options: &ReproduceOptions) -> Result<(Vec<String>, Vec<json::SingleL
     Ok((measured, left_out.collect()))
 }
 
-/// Where DML has the storage of its buffers. Page-locked memory that no device here transfers is a note.
+/// Returns where DML's buffers have their storage. Prints a note if page-locked memory has no effect.
 fn memory(options: &ReproduceOptions, names: &[String]) -> Result<Memory, Failure> {
     match (options.memory, options.pinned.pinned) {
         (Some(cli::Memory::Bound), Some(_)) => Err(Failure::Usage(
@@ -109,7 +110,7 @@ fn memory(options: &ReproduceOptions, names: &[String]) -> Result<Memory, Failur
     }
 }
 
-/// How long a run of a length takes; `None` where the edge of its matrices is given instead.
+/// Returns the duration of a run, or `None` if the edge of its matrices is fixed.
 fn duration(size: TableSize, length: Length) -> Option<Duration> {
     match size {
         TableSize::Tiny => None,
@@ -118,18 +119,18 @@ fn duration(size: TableSize, length: Length) -> Option<Duration> {
     }
 }
 
-/// How many pairs run on so many devices: of each length one more than those that count.
+/// Returns the number of pairs to run on these devices: of each length, the counted ones and a warm-up pair.
 fn steps(options: &ReproduceOptions, devices: usize) -> u64 {
     let of_device: u64 = Length::ALL.iter().map(|length| u64::from(pairs(options, *length)) + 1).sum();
     of_device * devices as u64
 }
 
-/// How many pairs of a length count.
+/// Returns the number of counted pairs of a length.
 fn pairs(options: &ReproduceOptions, length: Length) -> u32 {
     options.runs.unwrap_or(RUNS).saturating_mul(length.pairs_per_round())
 }
 
-/// A device that is not there, or that has nothing to compare with, is a wrong request.
+/// Converts an error. A missing device, or one without a hand-written form, is wrong usage.
 fn failure_of(error: SingleError) -> Failure {
     match error {
         SingleError::Discover(error) => machine::not_found(error),
@@ -138,7 +139,7 @@ fn failure_of(error: SingleError) -> Failure {
     }
 }
 
-/// A row of a device, given by name, description and units.
+/// Returns a row of a device, which is given by name, description and units.
 fn row(
     (device, description, units): (&str, &str, u32),
     length: Length,
@@ -164,7 +165,7 @@ fn row(
     }
 }
 
-/// The number of rows that do not keep their goal.
+/// Returns the number of rows that miss their goal.
 fn missed(rows: &[json::SingleRow]) -> u64 {
     rows.iter().filter(|row| row.kept == Some(false)).count() as u64
 }
@@ -173,7 +174,7 @@ fn times(summary: &Summary) -> json::SingleTimes {
     json::SingleTimes { seconds: summary.median, seconds_min: summary.min, seconds_max: summary.max }
 }
 
-/// What was measured.
+/// Returns what was measured, as a heading.
 fn heading(result: &json::Single) -> String {
     let json::Single { workload, size, memory, pinned_bytes, runs, .. } = result;
     let pinned = table::pinned(*pinned_bytes);
@@ -184,7 +185,7 @@ fn heading(result: &json::Single) -> String {
     format!("{workload}, {size} size, memory {memory}{pinned}; medians of pairs: {}", pairs.join(", "))
 }
 
-/// One line for each row, below a line of column names.
+/// Returns a line of cells for each row, after a line of column names.
 fn cells(result: &json::Single) -> Vec<Vec<String>> {
     let columns = ["device", "length", "edge", "by hand", "dml", "more", "ratio", "goal", "kept"];
     let mut lines = vec![columns.map(str::to_owned).to_vec()];
@@ -209,13 +210,13 @@ fn cells(result: &json::Single) -> Vec<Vec<String>> {
     lines
 }
 
-/// A difference of times, with its sign.
+/// Formats a difference of times with its sign.
 fn more(seconds: f64) -> String {
     let sign = if seconds < 0.0 { "-" } else { "" };
     format!("{sign}{}", table::seconds(seconds.abs()))
 }
 
-/// What every measured device is, and why the others are not there.
+/// Returns the description of each measured device, and why the others are left out.
 fn notes(result: &json::Single) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     for row in &result.rows {
@@ -224,14 +225,14 @@ fn notes(result: &json::Single) -> Vec<String> {
             notes.push(note);
         }
     }
-    notes.extend(result.left_out.iter().map(|left| format!("{}: not there: {}", left.device, left.reason)));
+    notes.extend(result.left_out.iter().map(|left| format!("{}: left out: {}", left.device, left.reason)));
     notes.push(VERIFIED.to_owned());
     notes
 }
 
 const VERIFIED: &str = "verified: both results bit by bit after every pair, the last one by the reference";
 
-/// The table for people.
+/// Returns the table as text.
 fn text(result: &json::Single) -> String {
     let mut lines = vec![format!("single: {}", heading(result)), String::new()];
     lines.extend(table::lines(&cells(result)).into_iter().map(|line| format!("  {line}")));
@@ -241,7 +242,7 @@ fn text(result: &json::Single) -> String {
     lines.join("\n")
 }
 
-/// The table as markdown.
+/// Returns the table as markdown.
 fn markdown(result: &json::Single) -> String {
     let cells = cells(result);
     let line = |cells: &[String]| format!("| {} |", cells.join(" | "));
@@ -261,7 +262,7 @@ mod tests {
     use clap::Parser;
     use dml_workloads::single::Pair;
 
-    /// Rows of one device: three pairs of which DML takes 1.04, 0.5 and 2 of the time by hand.
+    /// Rows of one device with three pairs, in which DML takes 1.04, 0.5 and 2 times the time by hand.
     fn result() -> json::Single {
         let of = Duration::from_micros;
         let pairs = [(1000, 1040), (4000, 2000), (500, 1000)].map(|(hand, dml)| Pair::new(of(hand), of(dml)));
@@ -307,7 +308,7 @@ mod tests {
         assert_eq!((*ratio_min, *ratio_max, *pairs), (0.5, 2.0, 3));
     }
 
-    /// No difference has no sign.
+    /// A difference of zero has no sign.
     #[test]
     fn a_difference_has_its_sign() {
         assert_eq!([0.0, 2e-3, -2e-3].map(more), ["0 ns", "2.00 ms", "-2.00 ms"]);
@@ -322,7 +323,7 @@ mod tests {
         assert_eq!(of(TableSize::Tiny), [None; 3], "its edges are given");
     }
 
-    /// Of three rounds 30 pairs of the shortest length count, 6 of the next one and 3 of the longest.
+    /// Three rounds have 30 counted pairs of the shortest length, 6 of the next one and 3 of the longest.
     #[test]
     fn one_pair_of_each_length_does_not_count() {
         let of = |runs: &str, devices| {
@@ -356,7 +357,7 @@ mod tests {
     #[test]
     fn what_is_left_out_is_told_with_its_reason() {
         for printed in [text(&result()), markdown(&result())] {
-            assert!(printed.contains("cuda:0: not there: of a reason"), "{printed}");
+            assert!(printed.contains("cuda:0: left out: of a reason"), "{printed}");
             assert_eq!(printed.matches("a processor, 2 units").count(), 1, "{printed}");
         }
     }

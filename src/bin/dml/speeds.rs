@@ -1,15 +1,15 @@
-//! Link speeds that were measured earlier, as the command uses and keeps them.
+//! The user's cache of measured link speeds.
 
 use dml::arenas::calibrate::{Calibration, CalibrationSource, Measured, links};
 use dml::core::{LinkId, Platform};
 use std::path::PathBuf;
 
-/// The user's file of measured link speeds, and what is in it.
+/// The user's file of measured link speeds, and its contents.
 #[derive(Debug)]
 pub(crate) struct Cache {
     file: Option<PathBuf>,
     calibration: Option<Calibration>,
-    /// What was ignored, and why; sentences for people.
+    /// Messages about what was ignored, and why.
     pub(crate) notes: Vec<String>,
 }
 
@@ -30,24 +30,24 @@ impl Cache {
         cache
     }
 
-    /// Nothing but notes.
+    /// Creates an empty cache with notes.
     #[cfg(test)]
     pub(crate) fn with_notes<const N: usize>(notes: [&str; N]) -> Self {
         Self { file: None, calibration: None, notes: notes.map(str::to_owned).to_vec() }
     }
 
-    /// The file, for people; `None` if there is no cache folder.
+    /// Returns the path of the file to print, or `None` if there is no usable file.
     pub(crate) fn file(&self) -> Option<String> {
         self.file.as_ref().map(|file| file.display().to_string())
     }
 
-    /// The figures as discovery takes them.
+    /// Returns the speeds as discovery expects them.
     pub(crate) fn source(&self) -> CalibrationSource {
         self.calibration.clone().map_or(CalibrationSource::Guesses, CalibrationSource::Figures)
     }
 
-    /// The figures of every link of a platform, if all of them are known, with the time when each was measured in
-    /// seconds since 1970.
+    /// Returns the figures of all links of a platform, each with the Unix time of its measurement in seconds.
+    /// Returns `None` if a link is unmeasured.
     pub(crate) fn of_all(&self, platform: &Platform) -> Option<Vec<(Measured, u64)>> {
         links(platform).into_iter().map(|link| self.of(platform, link)).collect()
     }
@@ -57,8 +57,8 @@ impl Cache {
         Some((Measured::new(platform, link, Ok(figures.classes.clone())), figures.measured_unix_s))
     }
 
-    /// The number of links of a platform whose figures are known, the number of the others, and when the oldest figures
-    /// were measured.
+    /// Returns the number of measured links of a platform, the number of others, and the Unix time of the
+    /// oldest measurement in seconds.
     pub(crate) fn known(&self, platform: &Platform) -> (u64, u64, Option<u64>) {
         let all = links(platform);
         let known: Vec<_> = all.iter().filter_map(|&link| self.of(platform, link)).collect();
@@ -66,7 +66,7 @@ impl Cache {
         (known.len() as u64, (all.len() - known.len()) as u64, oldest)
     }
 
-    /// Keeps what was measured. A file that cannot be written becomes a note.
+    /// Stores measured speeds. A failed write becomes a note.
     pub(crate) fn store(&mut self, platform: &Platform, measured: &[Measured]) {
         let Some(file) = &self.file else { return };
         if let Err(error) = Calibration::of(platform, measured).store(file) {
@@ -76,10 +76,10 @@ impl Cache {
     }
 }
 
-/// A moment in seconds since 1970 as a date and time of day, in UTC.
+/// Formats a Unix time in seconds as a date and time, in UTC.
 pub(crate) fn date(unix_s: u64) -> String {
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
-    // Years of 365.2425 days that begin in March, so that the day in question comes last.
+    // Years begin in March, so that a leap day is the last day of its year.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(oldest, of_all.iter().map(|(_, measured_unix_s)| *measured_unix_s).min());
         cache.calibration = Some(Calibration::of(&platform, &measured[..1]));
         assert_eq!((cache.known(&platform).0, cache.known(&platform).1), (1, all - 1));
-        assert!(cache.of_all(&platform).is_none(), "of one nothing is known");
+        assert!(cache.of_all(&platform).is_none(), "one link is unmeasured");
     }
 
     #[test]

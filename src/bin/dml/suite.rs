@@ -3,16 +3,16 @@
 use crate::{energy, json, speeds, table};
 use dml::core::Unavailable;
 
-/// The results with their means.
+/// Returns the results with their means.
 pub(crate) fn of(workloads: Vec<json::Bench>) -> json::Suite {
     let means = means_of(&workloads.iter().collect::<Vec<_>>());
     json::Suite { workloads, means, last: None }
 }
 
-/// The geometric means over some workloads.
+/// Returns the geometric means over some workloads.
 pub(crate) fn means_of(workloads: &[&json::Bench]) -> json::SuiteMeans {
     let mean = |figure: fn(&json::Bench) -> f64| geometric_mean(workloads.iter().copied().map(figure));
-    // A device that had no part in it has no end that could be compared.
+    // A balance compares the ends of all devices, and an unused device has no end.
     let shared = workloads.iter().filter(|result| result.devices.iter().all(|device| device.items > 0));
     json::SuiteMeans {
         speedup: mean(|result| result.speedup),
@@ -24,18 +24,18 @@ pub(crate) fn means_of(workloads: &[&json::Bench]) -> json::SuiteMeans {
     }
 }
 
-/// The geometric mean of a figure over the workloads for which it is known.
+/// Returns the geometric mean of a figure over the workloads for which it is known.
 fn mean_of_those(workloads: &[&json::Bench], figure: fn(&json::Energy) -> Option<f64>) -> Option<f64> {
     geometric_mean(workloads.iter().filter_map(|result| figure(&result.energy)))
 }
 
-/// The geometric mean; nothing of no figures.
+/// Returns the geometric mean, or `None` without figures.
 pub(crate) fn geometric_mean(figures: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = figures.fold((0.0, 0_u32), |(sum, count), figure| (sum + figure.ln(), count + 1));
     (count > 0).then(|| (sum / f64::from(count)).exp())
 }
 
-/// The suite as text for people.
+/// Returns the suite as text.
 pub(crate) fn text(suite: &json::Suite, note: Option<&str>, unavailable: &[Unavailable]) -> String {
     let Some(first) = suite.workloads.first() else { return String::new() };
     let (policy, memory, runs) = (&first.policy, first.memory, first.runs);
@@ -74,7 +74,7 @@ pub(crate) fn text(suite: &json::Suite, note: Option<&str>, unavailable: &[Unava
     lines.join("\n")
 }
 
-/// The devices of all workloads: not every device has a kernel of every workload.
+/// Returns the devices of all workloads. A device may lack a kernel of a workload.
 pub(crate) fn names<'a>(workloads: impl IntoIterator<Item = &'a json::Bench>) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
     for device in workloads.into_iter().flat_map(|result| &result.devices) {
@@ -85,7 +85,7 @@ pub(crate) fn names<'a>(workloads: impl IntoIterator<Item = &'a json::Bench>) ->
     names
 }
 
-/// What the cells of [`row`] are.
+/// Returns the headings of the cells of [`row`].
 pub(crate) fn columns(names: &[&str]) -> Vec<String> {
     let mut columns = vec!["workload".to_owned(), "items".to_owned()];
     columns.extend(names.iter().map(|name| format!("{name} alone")));
@@ -93,7 +93,7 @@ pub(crate) fn columns(names: &[&str]) -> Vec<String> {
     columns
 }
 
-/// The cells of one workload.
+/// Returns the cells of one workload.
 pub(crate) fn row(result: &json::Bench, names: &[&str]) -> Vec<String> {
     let items = result.size.get("items").copied().unwrap_or_default();
     let mut row = vec![result.workload.clone(), items.to_string()];
@@ -109,20 +109,20 @@ pub(crate) fn row(result: &json::Bench, names: &[&str]) -> Vec<String> {
     row
 }
 
-/// How the time together of each row stands to that of the last suite, from the heading down to the mean.
+/// Returns the column with each row's change of time since the last suite, heading and mean included.
 fn changes(suite: &json::Suite, last: &json::SuiteLast) -> Vec<String> {
     let change = |ratio: f64| format!("{:+.1}%", (ratio - 1.0) * 100.0);
     let ratios = suite.workloads.iter().map(|result| last.ratios.get(&result.workload).copied());
     let ratios = ratios.chain([geometric_mean(last.ratios.values().copied())]);
     let cells = ratios.map(|ratio| ratio.map_or_else(|| "-".to_owned(), change));
-    ["than last".to_owned()].into_iter().chain(cells).collect()
+    ["vs last".to_owned()].into_iter().chain(cells).collect()
 }
 
-/// The cells of the means, as many as those of [`row`] with so many devices.
+/// Returns the cells of the means, as many as [`row`] has with this number of devices.
 pub(crate) fn means_row(means: &json::SuiteMeans, devices: usize) -> Vec<String> {
     let json::SuiteMeans { speedup, s_max, efficiency, balance, .. } = *means;
     let mut row = vec!["geometric mean".to_owned()];
-    // Items and times of different workloads have no mean that says anything.
+    // Means of items and times over different workloads are meaningless.
     row.resize(devices + 3, String::new());
     let figures = [speedup, s_max, efficiency, balance];
     row.extend(figures.map(|figure| figure.map_or("-".to_owned(), |figure| format!("{figure:.3}"))));
@@ -148,7 +148,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Figures: speedup, greatest speedup, efficiency, balance.
+    /// `figures` are the speedup, the maximum speedup, the efficiency and the balance.
     pub(crate) fn result(
         workload: &str,
         items: [u64; 2],
@@ -197,7 +197,7 @@ pub(crate) mod tests {
         let mut drawn = result("ray", [40, 60], [4.0, 8.0], 3.0, [1.5, 1.8, 0.9, 0.5]);
         drawn.picture = Some("ray.png".to_owned());
         drawn.failures.push("opencl:0: it is tired".to_owned());
-        // The second device had no part in the last one.
+        // The second device is unused in the last workload.
         of(vec![
             result("rap", [30, 20], [2.0, 1.0], 0.5, [6.0, 3.2, 0.4, 0.98]),
             drawn,
@@ -277,7 +277,7 @@ pub(crate) mod tests {
             let row = text.lines().find(|line| line.trim_start().starts_with(begin)).expect(begin);
             row.split_whitespace().last().expect("cells").to_owned()
         };
-        assert!(text.contains("balance  than last\n"), "{text}");
+        assert!(text.contains("balance  vs last\n"), "{text}");
         assert_eq!([ends("rap"), ends("ray"), ends("saxpy")], ["+25.0%", "-", "-80.0%"]);
         assert_eq!(ends("geometric"), "-50.0%", "the root of a quarter");
     }

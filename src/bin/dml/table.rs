@@ -1,6 +1,7 @@
-//! Columns of text.
+//! Tables of text, and formats of quantities.
 
-/// Lines of cells, the first line a heading; every column as wide as its widest cell, numbers to the right.
+/// Formats rows of cells, of which the first is a heading. Each column is as wide as its widest cell. Columns
+/// of numbers are right-aligned.
 pub(crate) fn lines(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -23,7 +24,7 @@ pub(crate) fn lines(rows: &[Vec<String>]) -> Vec<String> {
         .collect()
 }
 
-/// The same as a table in markdown, every column but the first to the right.
+/// Formats rows of cells as a markdown table. Every column except the first is right-aligned.
 pub(crate) fn markdown(rows: &[Vec<String>]) -> Vec<String> {
     let line = |cells: &Vec<String>| format!("| {} |", cells.join(" | "));
     let Some(heading) = rows.first() else { return Vec::new() };
@@ -32,12 +33,12 @@ pub(crate) fn markdown(rows: &[Vec<String>]) -> Vec<String> {
     lines
 }
 
-/// What is said of memory after its name: how much of it is page-locked at most, if main memory's buffers are.
+/// Returns the suffix of a memory's name that shows the limit of page-locked memory, if there is one.
 pub(crate) fn pinned(limit_bytes: Option<u64>) -> String {
     limit_bytes.map_or_else(String::new, |limit| format!(", page-locked (at most {})", bytes(limit)))
 }
 
-/// Seconds with four significant digits.
+/// Formats seconds in a suitable unit.
 pub(crate) fn seconds(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.1} s"),
@@ -48,7 +49,7 @@ pub(crate) fn seconds(value: f64) -> String {
     }
 }
 
-/// Joules in the unit that suits them, with at least three digits that count from a microjoule on.
+/// Formats joules in a suitable unit.
 pub(crate) fn joules(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.1} J"),
@@ -58,7 +59,7 @@ pub(crate) fn joules(value: f64) -> String {
     }
 }
 
-/// Bytes in the unit that suits them.
+/// Formats bytes in a suitable unit.
 pub(crate) fn bytes(value: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut scaled = value as f64;
@@ -81,7 +82,7 @@ mod tests {
         assert_eq!(table, ["device      n", "cpu         7", "opencl:0  120"]);
     }
 
-    /// A sign begins a number, and a dash stands for a number that is missing.
+    /// A number may begin with a sign, and a dash marks a missing number.
     #[test]
     fn numbers_with_signs_and_missing_ones_are_to_the_right() {
         for [first, second, line] in [["-", "12.5", "   -"], ["+7", "12.5", "  +7"], ["a7", "12.5", "a7"]] {

@@ -1,4 +1,4 @@
-//! `dml report`, and what `dml bench` writes of a run: a trace, and the page that shows it.
+//! `dml report`, and the trace and page that `dml bench` writes.
 
 use crate::cli::{BenchFiles, ReportOptions};
 use crate::failure::{self, Failure};
@@ -11,7 +11,7 @@ use dml_workloads::prepare::Workload;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// What `dml report --json` prints.
+/// The output of `dml report --json`.
 #[derive(Debug, Serialize)]
 struct Reported {
     trace: String,
@@ -20,7 +20,7 @@ struct Reported {
     findings: Vec<Finding>,
 }
 
-/// Draws a trace.
+/// Draws a trace as a page, and prints its findings.
 pub(crate) fn run(options: &ReportOptions) -> Result<(), Failure> {
     let path = &options.trace;
     let shown = path.display();
@@ -51,17 +51,17 @@ pub(crate) fn run(options: &ReportOptions) -> Result<(), Failure> {
     unwritten.end()
 }
 
-/// What a trace says, without anything that a terminal would obey.
+/// Replaces control characters, which a terminal would obey.
 fn printable(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { '\u{fffd}' } else { character }).collect()
 }
 
-/// Whether the runs are to be recorded.
+/// Returns whether to record the runs.
 pub(crate) fn is_wanted(files: &BenchFiles) -> bool {
     files.trace.is_some() || files.html.is_some()
 }
 
-/// Checks that each of the files that a bench reads and writes is one thing.
+/// Checks that no two files that a benchmark reads or writes are the same.
 pub(crate) fn check(files: &BenchFiles, workloads: &[Workload]) -> Result<(), Failure> {
     let named = [
         ("--trace", &files.trace),
@@ -81,13 +81,12 @@ pub(crate) fn check(files: &BenchFiles, workloads: &[Workload]) -> Result<(), Fa
     output::check(&inputs, &outputs)
 }
 
-/// Where the picture of a workload goes, unless the options say.
+/// Returns the default path of a workload's picture.
 pub(crate) fn picture(workload: Workload) -> PathBuf {
     PathBuf::from(format!("{workload}.png"))
 }
 
-/// Writes the files that the options ask for. Returns the names of the trace and of the page, where they
-/// are written.
+/// Writes the requested files. Returns the names of the trace and of the page, if they were written.
 pub(crate) fn write(
     files: &BenchFiles,
     unwritten: &mut Unwritten,

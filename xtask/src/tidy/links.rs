@@ -29,7 +29,7 @@ pub(super) fn check(path: &str, text: &str, exists: &dyn Fn(&str) -> bool) -> Ve
 }
 
 /// Returns the lines outside of fenced blocks, numbered from 1, without their code spans.
-fn prose_lines(text: &str) -> Vec<(usize, String)> {
+pub(super) fn prose_lines(text: &str) -> Vec<(usize, String)> {
     let mut fence: Option<&str> = None;
     let mut prose = Vec::new();
     for (index, line) in text.lines().enumerate() {

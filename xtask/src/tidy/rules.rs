@@ -12,15 +12,15 @@
 //! | `file-length` | everywhere | more than 800 lines |
 //! | `placeholder` | everywhere | `todo!`, `unimplemented!`, `dbg!` |
 //!
-//! Comments are free everywhere. The three rules about names and the one about purity leave tests alone, and the two
-//! about frameworks and arenas look into strings as well: comparing a name with a string is naming it too.
+//! The rules do not read comments. The rules about names and about purity exempt tests. Those about frameworks
+//! and arenas read strings too, because comparing with a string also names a framework.
 
 use super::Violation;
 use super::paths::{NamedPath, named_paths};
 use super::source::{Line, SourceFile, identifiers};
 
-/// Where `unsafe` may stand: the arenas; what is lent to threads; host memory and the requests that only core makes; and where kernels are launched on
-/// devices.
+/// Where `unsafe` may stand: the arenas, borrowed data of cached threads, host memory, requests that only core
+/// makes, and launches of kernels on devices.
 const UNSAFE_PLACES: &[&str] = &[
     "dml-arenas/",
     "dml-core/src/base/gate.rs",

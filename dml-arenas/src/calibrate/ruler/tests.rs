@@ -1,4 +1,4 @@
-//! Links are measured by a clock that only their copies move, so every figure is exact.
+//! Measures links by a clock that only their copies advance, so every figure is exact.
 
 use super::*;
 use crate::faulty::{Around, Piece, Wrapped};
@@ -21,7 +21,7 @@ const SMALL: Machine = Machine { cache_bytes: 2 * MIB, free_bytes: 1 << 40 };
 /// A machine without free memory, on which only short copies are measured.
 const FULL: Machine = Machine { cache_bytes: 2 * MIB, free_bytes: 0 };
 
-/// A clock that stands still unless a copy moves it.
+/// A clock that stands still unless a copy advances it.
 #[derive(Debug, Default)]
 struct Clock(AtomicU64);
 
@@ -35,7 +35,7 @@ impl Clock {
     }
 }
 
-/// How long a copy of so many bytes takes, in nanoseconds.
+/// The duration of a copy by its size in bytes, in nanoseconds.
 type Ns = fn(u64) -> u64;
 
 /// A mechanism whose copies take as long as its script says.
@@ -143,7 +143,8 @@ fn longer_classes_are_left_out_where_memory_or_time_is_short() {
     let platform = scripted(&clock, |_| 10, u64::MAX);
     assert_eq!(classes(&measure(&clock, little, &platform)[0]), [(4, 10), (64 << 10, 10), (MIB, 10)]);
     assert_eq!(classes(&measure(&clock, FULL, &platform)[0]), [(4, 10), (64 << 10, 10)]);
-    // Each copy takes ten seconds: the two classes that a table needs are measured, with one copy each and one before.
+    // Each copy takes ten seconds: only the two needed classes are measured, with one untimed and one timed
+    // copy each.
     let slow = scripted(&clock, |_| 10_000_000_000, u64::MAX);
     let begun = clock.now();
     assert_eq!(classes(&measure(&clock, SMALL, &slow)[0]).len(), 2);
@@ -153,14 +154,15 @@ fn longer_classes_are_left_out_where_memory_or_time_is_short() {
 #[test]
 fn the_time_of_long_copies_is_bounded() {
     let clock = Arc::new(Clock::default());
-    // 1 ns for a byte: 36 copies of 1 MiB take 38 ms, 8 of 16 MiB take 134 ms, and 6 of 64 MiB would take 400 ms.
+    // 1 ns per byte: 36 copies of 1 MiB take 38 ms, 8 of 16 MiB take 134 ms, and 6 of 64 MiB would take 400
+    // ms.
     let platform = scripted(&clock, |bytes| bytes, u64::MAX);
     assert_eq!(classes(&measure(&clock, SMALL, &platform)[0]).len(), 5);
-    // 16 ns for a byte: 8 copies of 16 MiB take the two seconds, so they are not begun.
+    // 16 ns per byte: 8 copies of 16 MiB take the two seconds, so they are not begun.
     let (begun, platform) = (clock.now(), scripted(&clock, |bytes| 16 * bytes, u64::MAX));
     assert_eq!(classes(&measure(&clock, SMALL, &platform)[0]).len(), 3);
     assert!(clock.now() - begun < Duration::from_secs(1), "{:?}", clock.now() - begun);
-    // Copies of 16 MiB are much slower than the time of shorter ones has promised: they end, and do not count.
+    // Copies of 16 MiB are much slower than predicted from shorter ones: they end, and are discarded.
     let late = |bytes| if bytes > MIB { 1_500_000_000 } else { bytes };
     let (begun, platform) = (clock.now(), scripted(&clock, late, u64::MAX));
     assert_eq!(classes(&measure(&clock, SMALL, &platform)[0]).len(), 3);
@@ -178,7 +180,7 @@ fn long_copies_take_turns_on_more_than_the_cache() {
     }
 }
 
-/// What an arena's transfers in have carried: for each copy its first and last word, by the size of the copy.
+/// The first and last word of each copy into an arena, by the size of the copy.
 #[derive(Debug, Default)]
 struct Carried(Mutex<HashMap<u64, Vec<(u32, u32)>>>);
 
@@ -207,7 +209,7 @@ fn every_copy_carries_bytes_that_were_really_written() {
     assert_eq!(measured.len(), 2);
     let carried = carried.0.lock().unwrap();
     for Class { bytes, .. } in CLASSES {
-        // To the device in the one direction, and to it as a source in the other.
+        // Copies to the device as the destination, and to it as the source of the other direction.
         let words = &carried[&bytes];
         assert!(words.len() >= 8, "{bytes}: {} copies", words.len());
         assert!(words.iter().any(|(first, _)| *first != words[0].0), "{bytes}: always the same");
@@ -241,7 +243,8 @@ fn only_the_measured_link_leads_away_from_the_source() {
     let far = ArenaDesc::new("far", ArenaKind("test"), DeviceId(2));
     builder.add_arena(Arc::new(Null::backed(far)));
     let scripted = |ns: Ns| Arc::new(Scripted { clock: clock.clone(), ns, fails_from: u64::MAX });
-    // The far device is reached through the near one alone, over two links. The quicker one must not be taken for the other.
+    // The far device is reached only through the near one, over two links. The quicker one must not replace
+    // the other.
     let mut add = |from, to, ns| builder.add_link(link(from, to), scripted(ns));
     add(0, 1, |_| 5);
     add(1, 2, |_| 100);
@@ -265,7 +268,7 @@ fn links_from_and_to_stores_are_measured_as_those_of_devices() {
     for name in ["disk", "tape"] {
         builder.add_arena(Arc::new(Null::backed(ArenaDesc::store(name, ArenaKind("test")))));
     }
-    // The tape is reached through the disk alone, and the disk from the device too.
+    // Only the disk leads to the tape. The device leads to the disk, too.
     let times: [(u8, u8, Ns); 6] = [
         (0, 2, |bytes| bytes + 30),
         (2, 0, |bytes| bytes + 20),
@@ -290,8 +293,8 @@ fn links_from_and_to_stores_are_measured_as_those_of_devices() {
     }
 }
 
-/// Main memory's buffers are made of pinned memory, which has links of its own with the device. A second one is bound to nobody, and a
-/// third to it.
+/// Main memory's buffers lie in pinned memory, which has its own links with the device. The arena `window`
+/// has no binding, and `pinned` is bound to `far`.
 #[test]
 fn links_of_the_storage_that_main_memory_uses_are_measured() {
     let clock = Arc::new(Clock::default());
@@ -327,7 +330,7 @@ fn links_of_the_storage_that_main_memory_uses_are_measured() {
     assert_eq!(found, [(0, 1, 22), (1, 0, 72), (2, 1, 9), (1, 2, 10)]);
 }
 
-/// The way back from a device that is bound works only while it is.
+/// The link back from a bound device works only while the binding lasts.
 #[test]
 fn the_way_back_over_shared_storage_is_not_measured() {
     let gpu = gpu_desc().with_remotes(DeviceSet::of(CPU));
@@ -342,7 +345,7 @@ fn the_way_back_over_shared_storage_is_not_measured() {
     assert!(measured[0].table.is_ok(), "{measured:?}");
 }
 
-/// What such a link carries was written by the host, and brought to the storage.
+/// The host writes the bytes that such a link carries, and DML copies them to the pinned memory.
 #[test]
 fn pinned_memory_is_measured_with_bytes_that_were_written() {
     let carried = Arc::new(Carried::default());
@@ -372,7 +375,7 @@ fn the_time_that_a_link_leaves_is_for_the_next() {
     for ns in [|bytes| bytes / 1_000 + 9, |bytes| bytes / 1_000 + 9, |bytes| 3 * bytes] {
         builder.add_link(link(0, 1), scripted(ns));
     }
-    // The third takes 1.7 of the two seconds.
+    // The third link takes 1.7 of the two seconds.
     let measured = measure(&clock, SMALL, &builder.build().unwrap());
     assert_eq!(measured.iter().map(|link| classes(link).len()).collect::<Vec<_>>(), [5, 5, 5]);
 }
@@ -395,7 +398,7 @@ fn the_middle_time_counts_and_long_copies_are_warmed_up() {
     assert_eq!(CLASSES.map(warm_ups), [1, 1, 4, 1, 1]);
 }
 
-/// Measures a link and `count` others beside it. Returns how long that takes, and the sizes that are measured of each.
+/// Measures a link and `count` others. Returns the total duration, and the measured sizes of each link.
 fn beside(count: usize, ns: Ns) -> (Duration, Vec<Vec<u64>>) {
     let clock = Arc::new(Clock::default());
     let mut builder = builder(Arc::new(Null::backed(gpu_desc())));
@@ -409,7 +412,8 @@ fn beside(count: usize, ns: Ns) -> (Duration, Vec<Vec<u64>>) {
 
 #[test]
 fn links_share_the_time() {
-    // 32 copies of each of the two short classes take 1.28 s: of two links none has the time for a third class.
+    // 32 copies of each of the two short classes take 1.28 s: of two links, neither has time for a third
+    // class.
     let slow: Ns = |_| 20_000_000;
     let (took, found) = beside(1, slow);
     assert_eq!(found, [[4, 64 << 10], [4, 64 << 10]]);
@@ -420,7 +424,7 @@ fn links_share_the_time() {
 
 #[test]
 fn the_time_of_a_short_copy_is_no_measure_of_the_first_long_class() {
-    // By the time of 64 KiB a class of 45 MiB in all would take seven seconds.
+    // Scaled from 64 KiB copies, a class of 45 MiB in all would take seven seconds.
     let (_, found) = beside(0, |_| 10_000_000);
     assert_eq!(found, [[4, 64 << 10, MIB]]);
 }
@@ -438,14 +442,14 @@ fn what_ends_with_the_time_is_in_time() {
     assert!(found[0].contains(&MIB), "{found:?}");
     let (_, found) = beside(0, |bytes| exact(bytes) + u64::from(bytes == 4));
     assert_eq!(found, [[4, 64 << 10]]);
-    // One copy before the clock runs and 19 after it: with the 20th that began in time there are 21, and two of the next class.
+    // One untimed and 20 timed copies, of which the last begins at the deadline. Then two of the next class.
     let (took, _) = beside(0, |_| 100_000_000);
     assert_eq!(took.as_millis(), 2_300);
 }
 
 #[test]
 fn three_copies_are_enough_of_a_class_that_ends_late() {
-    // Three buffers: the time ends while each of them is copied once.
+    // There are three buffers: the time ends while each of them is copied once.
     let (_, found) = beside(0, |bytes| if bytes == MIB { 150_000_000 } else { 1 });
     assert_eq!(found, [[4, 64 << 10, MIB]]);
     let (_, found) = beside(0, |bytes| if bytes == MIB { 250_000_000 } else { 1 });
@@ -458,7 +462,7 @@ fn links_that_lead_to_the_source_from_elsewhere_bring_it_nothing() {
     let mut builder = builder(Arc::new(Null::backed(gpu_desc())));
     builder.add_device(DeviceDesc::new("far", DeviceKind::Gpu));
     builder.add_arena(Arc::new(Null::backed(ArenaDesc::new("far", ArenaKind("test"), DeviceId(2)))));
-    // Neither device is reached from main memory.
+    // No link leads from main memory to either device.
     for (from, to) in [(1, 2), (2, 1)] {
         let script = Scripted { clock: clock.clone(), ns: |bytes| bytes + 8, fails_from: u64::MAX };
         builder.add_link(link(from, to), Arc::new(script));

@@ -1,13 +1,13 @@
-//! A GPU as a program written by hand opens it: the device's primary context, one stream, device memory, kernels, and
-//! page-locked memory of the host.
+//! The GPU of a hand-written program: the device's primary context, one stream, device memory, kernels, and
+//! page-locked host memory.
 //!
-//! # What holds here
+//! # Invariants
 //! 1. All commands go to one stream, which runs them in order.
-//! 2. Whoever enqueues commands has the stream finished before anything goes that they use. Device memory alone may go
-//!    before: it is freed in the order of the stream.
-//! 3. In a fork of the process that opened the GPU no call of the driver is made.
-//! 4. Commands are enqueued, and device memory is allocated, while the context is current: whoever runs a program enters it
-//!    once, before anything is timed.
+//! 2. Code that enqueues commands finishes the stream before it drops anything that they use. Only device
+//!    memory may be dropped earlier, because it is freed in stream order.
+//! 3. No driver call is made in a fork of the process that opened the GPU.
+//! 4. Commands are enqueued, and device memory is allocated, while the context is current. The code that runs
+//!    a program enters the context once, before timing starts.
 
 use crate::cuda::compile::{NotCompiled, compile};
 use crate::cuda::device::{Found, list};
@@ -36,7 +36,7 @@ impl From<Failure> for BaselineError {
     }
 }
 
-/// An open GPU. Memory and kernels hold it.
+/// An open GPU. Memory and kernels keep it open.
 #[derive(Debug)]
 pub(super) struct Gpu {
     found: Found,
@@ -47,7 +47,7 @@ pub(super) struct Gpu {
 }
 
 impl Gpu {
-    /// Opens `cuda:N`, which can be limited to all of its units alone.
+    /// Opens `cuda:N`. A limit must equal the number of its multiprocessors.
     ///
     /// # Errors
     /// [`BaselineError::Device`] if the device cannot be used.
@@ -62,7 +62,7 @@ impl Gpu {
         }
         let failed = |failure: Failure| unusable(format!("{} failed: {}", failure.call, words(failure.code)));
         let mut context = null_mut();
-        // SAFETY: a device of the driver; the call writes a handle, which `Drop` gives back.
+        // SAFETY: a device of the driver; the call writes a handle, which `Drop` releases.
         check("cuDevicePrimaryCtxRetain", unsafe {
             cuDevicePrimaryCtxRetain(&raw mut context, found.device)
         })
@@ -78,12 +78,12 @@ impl Gpu {
         Ok(Arc::new(Self { found: found.clone(), context, stream, pool, origin: Origin::here() }))
     }
 
-    /// Returns whether this is no fork, so that calls of the driver may be made.
+    /// Returns whether driver calls are allowed, because this process is not a fork.
     pub(super) fn is_here(&self) -> bool {
         self.origin.is_here()
     }
 
-    /// Refuses a fork.
+    /// Checks that this process is not a fork.
     ///
     /// # Errors
     /// [`BaselineError::Call`] in a fork.
@@ -104,16 +104,16 @@ impl Gpu {
         Ok(session::enter(self.context)?)
     }
 
-    /// Allocates device memory, for commands that are enqueued from now on.
+    /// Allocates device memory, for commands enqueued after this call.
     ///
     /// # Errors
     /// [`BaselineError::Call`].
     pub(super) fn alloc(self: &Arc<Self>, bytes: usize) -> Result<Memory, BaselineError> {
-        // The driver has no memory without bytes.
+        // The driver allocates no empty memory.
         let (mut address, size) = (0, bytes.max(1));
         match self.pool {
             Some(pool) => check("cuMemAllocFromPoolAsync", {
-                // SAFETY: the GPU's own pool and stream; the call writes an address.
+                // SAFETY: the pool and stream of this GPU; the call writes an address.
                 unsafe { cuMemAllocFromPoolAsync(&raw mut address, size, pool.0, self.stream.0) }
             }),
             None => check("cuMemAlloc", {
@@ -124,7 +124,7 @@ impl Gpu {
         Ok(Memory { address, bytes, gpu: self.clone() })
     }
 
-    /// Allocates page-locked memory of the host, all zeros.
+    /// Allocates zeroed page-locked host memory.
     ///
     /// # Errors
     /// [`BaselineError::Call`].
@@ -132,21 +132,22 @@ impl Gpu {
         let _entered = self.enter()?;
         let full = Failure { call: "cuMemHostAlloc", code: CUresult::CUDA_ERROR_OUT_OF_MEMORY };
         let bytes = len.checked_mul(size_of::<T>()).filter(|bytes| isize::try_from(*bytes).is_ok());
-        // The driver has no memory without bytes.
+        // The driver allocates no empty memory.
         let size = bytes.ok_or(full)?.max(1);
         let mut address = null_mut();
         // SAFETY: the context is current, and the call writes an address.
         check("cuMemHostAlloc", unsafe { cuMemHostAlloc(&raw mut address, size, 0) })?;
         let address = NonNull::new(address.cast::<u8>()).ok_or(full)?;
-        // SAFETY: memory of this size, which nobody else knows of.
+        // SAFETY: new memory of this size, with no other user.
         unsafe { address.write_bytes(0, size) };
         Ok(PageLocked { address: address.cast(), len, gpu: self.clone() })
     }
 
-    /// Makes a kernel of CUDA C, as DML does: the same compiler and the same code.
+    /// Builds a kernel from CUDA C with DML's compiler and cache, so that the code is the same.
     ///
     /// # Errors
-    /// [`BaselineError::Build`] with the compiler's log, or without a compiler; [`BaselineError::Call`].
+    /// [`BaselineError::Build`] if the compiler rejects the source, the source has no such kernel, or there
+    /// is no compiler. [`BaselineError::Call`] if a call fails.
     pub(super) fn kernel(
         self: &Arc<Self>,
         source: &str,
@@ -181,46 +182,48 @@ impl Gpu {
     /// Enqueues a copy of bytes to the start of device memory.
     ///
     /// # Safety
-    /// 1. The bytes stay as they are until the stream is finished.
+    /// 1. The bytes stay valid and unchanged until the stream is finished.
     ///
     /// # Errors
     /// [`BaselineError::Call`].
     ///
     /// # Panics
-    /// When the device memory is smaller.
+    /// If the device memory is smaller than the bytes.
     pub(super) unsafe fn write(&self, to: &Memory, bytes: &[u8]) -> Result<(), BaselineError> {
         assert!(bytes.len() <= to.bytes, "{} bytes for a buffer of {}", bytes.len(), to.bytes);
         let (from, stream) = (bytes.as_ptr().cast(), self.stream.0);
-        // SAFETY: the memory has these bytes, and the caller answers for theirs (1).
+        // SAFETY: the memory has that many bytes. The caller guarantees the host's bytes (1).
         Ok(check("cuMemcpyHtoDAsync", unsafe {
             cuMemcpyHtoDAsync_v2(to.address, from, bytes.len(), stream)
         })?)
     }
 
-    /// Enqueues a copy of the start of device memory.
+    /// Enqueues a copy of the start of device memory to bytes.
     ///
     /// # Safety
-    /// 1. Nobody touches the bytes until the stream is finished.
+    /// 1. The bytes stay valid until the stream is finished, and no other code touches them until then.
     ///
     /// # Errors
     /// [`BaselineError::Call`].
     ///
     /// # Panics
-    /// When the device memory is smaller.
+    /// If the device memory is smaller than the bytes.
     pub(super) unsafe fn read(&self, from: &Memory, bytes: &mut [u8]) -> Result<(), BaselineError> {
         assert!(bytes.len() <= from.bytes, "{} bytes of a buffer of {}", bytes.len(), from.bytes);
         let (to, stream) = (bytes.as_mut_ptr().cast(), self.stream.0);
-        // SAFETY: the memory has these bytes, and the caller answers for theirs (1).
+        // SAFETY: the memory has that many bytes. The caller guarantees the host's bytes (1).
         Ok(check("cuMemcpyDtoHAsync", unsafe {
             cuMemcpyDtoHAsync_v2(to, from.address, bytes.len(), stream)
         })?)
     }
 
-    /// Enqueues a kernel over items along two axes, in blocks of threads of this size. The items are added to the arguments.
+    /// Enqueues a kernel over items along two axes, in blocks of `local` threads. Appends the items to the
+    /// arguments.
     ///
     /// # Safety
     /// 1. The arguments fit the kernel, whose last parameter is a `DmlItems`.
-    /// 2. With these arguments and this many threads, the kernel touches only its own memory until the stream is finished.
+    /// 2. With these arguments and this many threads, the kernel touches only its own memory until the stream
+    ///    is finished.
     ///
     /// # Errors
     /// [`BaselineError::Call`].
@@ -247,8 +250,8 @@ impl Gpu {
             let values = values.iter_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>());
             let mut params: Vec<_> = values.chain([(&raw mut told).cast()]).collect();
             let (function, params, stream) = (kernel.function.0, params.as_mut_ptr(), self.stream.0);
-            // SAFETY: a live function, and the address of a value for each of its parameters (1), which the call copies. What the
-            // kernel touches is the caller's to answer for (2).
+            // SAFETY: a live function, and the address of a value for each of its parameters (1), which the
+            // call copies. The caller guarantees what the kernel touches (2).
             let launched =
                 unsafe { cuLaunchKernel(function, gx, gy, gz, x, y, z, 0, stream, params, null_mut()) };
             check(call, launched)?;
@@ -256,10 +259,10 @@ impl Gpu {
         Ok(())
     }
 
-    /// Waits for every command so far.
+    /// Waits for all enqueued commands.
     ///
     /// # Errors
-    /// [`BaselineError::Call`], for any of the commands as well.
+    /// [`BaselineError::Call`], also if one of the commands failed.
     pub(super) fn finish(&self) -> Result<(), BaselineError> {
         // SAFETY: a live stream.
         Ok(check("cuStreamSynchronize", unsafe { cuStreamSynchronize(self.stream.0) })?)
@@ -269,9 +272,9 @@ impl Gpu {
 impl Drop for Gpu {
     fn drop(&mut self) {
         if let Ok(_entered) = self.enter() {
-            // Nobody is left to be told of a failure.
+            // A destructor cannot report a failure.
             let _ = self.finish();
-            // SAFETY: objects of this context, each destroyed once, here, when no command uses them.
+            // SAFETY: objects of this context. Each is destroyed only here, when no command uses it.
             unsafe {
                 let _ = cuStreamDestroy_v2(self.stream.0);
                 if let Some(pool) = self.pool {
@@ -280,7 +283,7 @@ impl Drop for Gpu {
             }
         }
         if self.is_here() {
-            // SAFETY: retained in `open`, given back once.
+            // SAFETY: retained in `open`, released only here.
             let _ = unsafe { cuDevicePrimaryCtxRelease_v2(self.found.device) };
         }
     }
@@ -297,8 +300,8 @@ pub(super) struct Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let Ok(_entered) = self.gpu.enter() else { return };
-        // SAFETY: memory from `alloc`, freed once. A pool gives it on after the commands that use it; without a pool the call
-        // waits for these.
+        // SAFETY: memory from `alloc`, freed once. A pool reuses it only after the commands that use it.
+        // Without a pool, the call waits for these commands.
         let _ = unsafe {
             match self.gpu.pool {
                 Some(_) => cuMemFreeAsync(self.address, self.gpu.stream.0),
@@ -308,7 +311,7 @@ impl Drop for Memory {
     }
 }
 
-/// Page-locked memory of the host, which the GPU transfers without a copy in between. In a fork it has no elements.
+/// Page-locked host memory, which the GPU transfers without an intermediate copy. In a fork, it is empty.
 #[derive(Debug)]
 pub struct PageLocked<T: Pod> {
     address: NonNull<T>,
@@ -317,7 +320,7 @@ pub struct PageLocked<T: Pod> {
 }
 
 impl<T: Pod> PageLocked<T> {
-    /// The number of elements that can be reached: the driver's memory is not there in a fork.
+    /// Returns the number of accessible elements. In a fork, the driver's memory is not mapped.
     fn reachable(&self) -> usize {
         if self.gpu.is_here() { self.len } else { 0 }
     }
@@ -327,8 +330,8 @@ impl<T: Pod> Deref for PageLocked<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: this memory's own elements, aligned to a page, written in `page_locked`, and of a type that any bytes are.
-        // Commands that write them run only while they are borrowed.
+        // SAFETY: this memory's own elements, aligned to a page and initialised in `page_locked`. Any bytes
+        // are a valid `T`. Commands that write them run only while they are borrowed exclusively.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.reachable()) }
     }
 }
@@ -343,7 +346,8 @@ impl<T: Pod> DerefMut for PageLocked<T> {
 impl<T: Pod> Drop for PageLocked<T> {
     fn drop(&mut self) {
         if let Ok(_entered) = self.gpu.enter() {
-            // SAFETY: memory of `cuMemHostAlloc`, freed once; no command uses it, for each was waited for while it was borrowed.
+            // SAFETY: memory from `cuMemHostAlloc`, freed once. No command uses it, because each one ended
+            // while the memory was borrowed.
             let _ = unsafe { cuMemFreeHost(self.address.as_ptr().cast()) };
         }
     }
@@ -359,7 +363,7 @@ struct Module {
 impl Drop for Module {
     fn drop(&mut self) {
         if let Ok(_entered) = self.gpu.enter() {
-            // SAFETY: the module made in `kernel`, unloaded once, when no command uses it (2).
+            // SAFETY: the module from `kernel`, unloaded once, when no command uses it (2).
             let _ = unsafe { cuModuleUnload(self.module.0) };
         }
     }
@@ -375,14 +379,14 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel's name in its source.
+    /// Returns the kernel's name in its source.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
-/// `DmlItems`, as the kernels know it.
+/// `DmlItems`, with the layout that kernels expect.
 #[derive(Debug)]
 #[repr(C)]
 struct Items {
@@ -392,7 +396,7 @@ struct Items {
 
 const _: () = assert!(size_of::<Items>() == crate::cuda::kernel::ITEMS_BYTES);
 
-/// The arguments of a kernel but its items: each begins with the bytes of its value.
+/// The arguments of a kernel without its items. Each element begins with the bytes of its value.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arguments(Vec<u64>);
 
@@ -414,7 +418,7 @@ impl Arguments {
 mod tests {
     use super::*;
 
-    /// A parameter is read from the address of its value, as many bytes as its type has.
+    /// The driver reads a parameter from the address of its value, with the size of its type.
     #[test]
     fn an_argument_begins_with_the_bytes_of_its_value() {
         let mut arguments = Arguments::default();

@@ -1,13 +1,13 @@
-//! CUDA as a hand-written program calls it: context, stream, memory and kernels, without any of the data layer. Each call that
-//! moves data, runs a kernel or makes storage is counted.
+//! The CUDA interface of hand-written programs: context, stream, memory and kernels, without the data layer.
+//! It counts the calls that move data, launch kernels or create storage.
 //!
 //! ```text
 //!   Device::open ─▶ kernel, page_locked ──┐ made before anything is timed
 //!        │                                ▼
 //!        └─▶ run ─▶ Commands: buffer, write, launch, read ─▶ the stream is finished
 //! ```
-//! # What holds here
-//! 1. There is one stream, and nothing is waited for but reads. The program alone decides when.
+//! # Invariants
+//! 1. There is one stream, and only reads wait for it. The program alone decides when to read.
 //! 2. A write uses memory that outlives the run, and the run ends only when the stream is finished.
 //! 3. Buffers cannot leave the run.
 //! 4. The device's context is current for the whole run.
@@ -36,16 +36,16 @@ impl Device {
         Ok(Self { gpu: Gpu::open(number, None)? })
     }
 
-    /// Makes a kernel of CUDA C source, whose last parameter is a `DmlItems`.
+    /// Builds a kernel from CUDA C source. Its last parameter is a `DmlItems`.
     ///
     /// # Errors
-    /// [`BaselineError::Build`] with the compiler's log, if the source has no such kernel, and without a compiler;
-    /// [`BaselineError::Call`], also in a fork.
+    /// [`BaselineError::Build`] if the compiler rejects the source, the source has no such kernel, or there
+    /// is no compiler. [`BaselineError::Call`] if a call fails, and in a fork.
     pub fn kernel(&self, source: &str, name: &str) -> Result<Kernel, BaselineError> {
         self.gpu.kernel(source, name, "")
     }
 
-    /// Makes page-locked memory of the host, all zeros.
+    /// Allocates zeroed page-locked host memory.
     ///
     /// # Errors
     /// [`BaselineError::Call`], also in a fork.
@@ -53,11 +53,11 @@ impl Device {
         self.gpu.page_locked(elements)
     }
 
-    /// Runs a program, and finishes the stream before it returns, also when the program fails or panics. Returns what the
-    /// program returned, and its calls.
+    /// Runs a program, and finishes the stream before returning, also if the program fails or panics. Returns
+    /// the program's result and its calls.
     ///
     /// # Errors
-    /// What the program returned; [`BaselineError::Call`] if the stream cannot be finished, and in a fork.
+    /// The program's error; [`BaselineError::Call`] if the stream cannot be finished, and in a fork.
     pub fn run<'data, R, E: From<BaselineError>>(
         &'data self,
         program: impl for<'run> FnOnce(&mut Commands<'run, 'data>) -> Result<R, E>,
@@ -79,7 +79,7 @@ impl Device {
     }
 }
 
-/// A program that runs: its stream is finished also when it panics, unless this is a fork that it has made meanwhile.
+/// A running program. Its stream is finished also if it panics, except in a fork that the program made.
 struct Running<'a> {
     entered: Option<Entered<'a>>,
     gpu: &'a Gpu,
@@ -94,18 +94,19 @@ impl Running<'_> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        // Whoever asked was told before, and a panic that goes on reports more than this could.
+        // `run` has already returned this error, or a panic is unwinding that reports more. In a fork, the
+        // driver must not be called, so the context stays current.
         if self.finish().is_err() && !self.gpu.is_here() {
             std::mem::forget(self.entered.take());
         }
     }
 }
 
-/// One argument of a kernel.
+/// An argument of a kernel.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Arg<'a, 'run> {
-    /// A pointer: a whole buffer.
+    /// A pointer to a whole buffer.
     Buffer(&'a Buffer<'run>),
     /// An `unsigned int`.
     U32(u32),
@@ -120,19 +121,19 @@ pub struct Buffer<'run> {
     run: PhantomData<fn(&'run ()) -> &'run ()>,
 }
 
-/// The commands of one run, on data that outlives it.
+/// The commands of one run, on data that outlives the run.
 #[derive(Debug)]
 pub struct Commands<'run, 'data> {
     gpu: &'data Arc<Gpu>,
     calls: Calls,
     run: PhantomData<fn(&'run ()) -> &'run ()>,
     data: PhantomData<fn(&'data ()) -> &'data ()>,
-    /// The context is current on one thread.
+    /// Not `Send`: the context is current on one thread.
     _on_thread: PhantomData<*const ()>,
 }
 
 impl<'run, 'data> Commands<'run, 'data> {
-    /// Makes a buffer of so many elements.
+    /// Allocates a buffer of `elements` elements.
     ///
     /// # Errors
     /// [`BaselineError::Call`].
@@ -143,13 +144,13 @@ impl<'run, 'data> Commands<'run, 'data> {
         Ok(Buffer { memory, run: PhantomData })
     }
 
-    /// Writes elements to the start of a buffer, and does not wait.
+    /// Writes elements to the start of a buffer, without waiting.
     ///
     /// # Errors
     /// [`BaselineError::Call`].
     ///
     /// # Panics
-    /// When the buffer is smaller.
+    /// If the buffer is smaller than the elements.
     pub fn write<T: Pod>(
         &mut self,
         buffer: &mut Buffer<'run>,
@@ -160,34 +161,35 @@ impl<'run, 'data> Commands<'run, 'data> {
         }
         self.gpu.expect_here()?;
         self.calls.write += 1;
-        // SAFETY: the elements outlive the run, whose stream is finished before it ends (2).
+        // SAFETY: the elements outlive the run, which finishes the stream before it ends (2).
         unsafe { self.gpu.write(&buffer.memory, bytemuck::cast_slice(elements)) }
     }
 
-    /// Reads the start of a buffer, and waits for everything before.
+    /// Reads the start of a buffer. Waits for all earlier commands.
     ///
     /// # Errors
     /// [`BaselineError::Call`].
     ///
     /// # Panics
-    /// When the buffer is smaller.
+    /// If the buffer is smaller than the elements.
     pub fn read<T: Pod>(&mut self, buffer: &Buffer<'run>, elements: &mut [T]) -> Result<(), BaselineError> {
         if elements.is_empty() {
             return Ok(());
         }
         self.gpu.expect_here()?;
         self.calls.read += 1;
-        // SAFETY: the elements are borrowed until the stream is finished, below.
+        // SAFETY: the elements are borrowed until the stream is finished, in the next statement.
         let enqueued = unsafe { self.gpu.read(&buffer.memory, bytemuck::cast_slice_mut(elements)) };
         let finished = self.gpu.finish();
         enqueued.and(finished)
     }
 
-    /// Launches a kernel over items along two axes, and does not wait. Their number is padded to a multiple of `local` in both.
+    /// Launches a kernel over items along two axes, without waiting. Along both axes, the number of threads
+    /// is padded to a multiple of `local`.
     ///
     /// # Safety
-    /// 1. The arguments fit the kernel but for its last parameter, a `DmlItems`, which is added. Their buffers are of this run,
-    ///    and the kernel of its device.
+    /// 1. The arguments fit the kernel without its last parameter, a `DmlItems`, which is appended. Their
+    ///    buffers belong to this run, and the kernel belongs to its device.
     /// 2. With these arguments and this many items, the kernel touches only its buffers' bytes.
     ///
     /// # Errors
@@ -209,7 +211,7 @@ impl<'run, 'data> Commands<'run, 'data> {
         }
         self.gpu.expect_here()?;
         self.calls.kernel += 1;
-        // SAFETY: the caller answers for the arguments (1) and for what the kernel touches (2).
+        // SAFETY: the caller guarantees the arguments (1) and what the kernel touches (2).
         unsafe { self.gpu.launch(kernel, &arguments, items, local) }
     }
 }

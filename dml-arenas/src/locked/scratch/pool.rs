@@ -1,13 +1,14 @@
-//! Pieces that are lent and used again, and freed when nobody has used one for a while. What a piece is, the pool does not
-//! know.
+//! A generic pool, which lends pieces and reuses them. It frees idle pieces when none was used for a while.
 //!
 //! ```text
-//!   take ──▶ an idle piece, or room for a new one ──▶ Lent ──drop──▶ idle ──nobody used one for a while──▶ freed
-//!        ──▶ none: so many pieces are lent                      └──empty──▶ room for a new one
+//!   take ──▶ an idle piece, or room for a new one ──▶ Lent ──drop──▶ idle ──none used for a while──▶ freed
+//!        ──▶ none: all pieces are lent                          └──empty──▶ room for a new one
 //! ```
-//! 1. No more pieces exist than the pool has room for. The room of a piece is free once the piece has been dropped.
+//! 1. No more pieces exist than the pool has room for. A piece's room becomes free once the piece has been
+//!    dropped.
 //! 2. Pieces are dropped without the lock.
-//! 3. A thread watches as long as a piece is idle, so idle pieces are freed in the end, and at once when the pool closes.
+//! 3. A thread watches while any piece is idle, so idle pieces are freed in the end. Closing the pool frees
+//!    them at once.
 
 use dml_core::sync::{Arc, Condvar, Mutex, thread};
 use std::time::{Duration, Instant};
@@ -16,9 +17,9 @@ use std::time::{Duration, Instant};
 pub(super) struct Pool<P>(Arc<Shared<P>>);
 
 struct Shared<P> {
-    /// The number of pieces that there is room for.
+    /// The maximum number of pieces.
     most: u64,
-    /// How long pieces stay idle before they are freed.
+    /// The idle time after which pieces are freed.
     idle: Duration,
     state: Mutex<State<P>>,
     changed: Condvar,
@@ -26,24 +27,24 @@ struct Shared<P> {
 
 struct State<P> {
     idle: Vec<P>,
-    /// The number of pieces there are, idle or lent.
+    /// The number of pieces, idle or lent.
     pieces: u64,
-    /// When a piece was last taken or given back.
+    /// When a piece was last taken or returned.
     used: Option<Instant>,
-    /// Whether a thread waits to free what is idle.
+    /// Whether a thread waits to free the idle pieces.
     is_watched: bool,
     is_closed: bool,
 }
 
-/// A piece, or room for one. Either goes back to the pool when it is dropped.
+/// A piece, or room for one, which returns to the pool when it is dropped.
 pub(super) struct Lent<P: Send + 'static> {
-    /// The piece; `None` where it is still to be made.
+    /// The piece; `None` until it is created.
     pub(super) piece: Option<P>,
     pool: Arc<Shared<P>>,
 }
 
 impl<P: Send + 'static> Pool<P> {
-    /// Creates a pool with room for `most` pieces, which are freed when none has been used for `idle`.
+    /// Creates a pool with room for `most` pieces. Idle pieces are freed when none was used for `idle`.
     pub(super) fn new(most: u64, idle: Duration) -> Self {
         let state = State { idle: Vec::new(), pieces: 0, used: None, is_watched: false, is_closed: false };
         Self(Arc::new(Shared { most, idle, state: Mutex::new(state), changed: Condvar::new() }))
@@ -64,7 +65,7 @@ impl<P: Send + 'static> Pool<P> {
         Some(Lent { piece, pool: self.0.clone() })
     }
 
-    /// Frees what is idle. Pieces that are lent are freed when they come back.
+    /// Frees the idle pieces. Lent pieces are freed when they return.
     pub(super) fn close(&self) {
         let mut state = self.0.state.lock();
         state.is_closed = true;
@@ -74,13 +75,13 @@ impl<P: Send + 'static> Pool<P> {
         self.0.free(idle);
     }
 
-    /// Returns the number of pieces there are, idle or lent.
+    /// Returns the number of pieces, idle or lent.
     #[cfg(test)]
     pub(super) fn pieces(&self) -> u64 {
         self.0.state.lock().pieces
     }
 
-    /// Acts while another one has the lock.
+    /// Runs `act` while this thread holds the lock.
     #[cfg(all(test, not(dml_loom)))]
     pub(super) fn while_locked<R>(&self, act: impl FnOnce() -> R) -> R {
         let _held = self.0.state.lock();
@@ -95,14 +96,14 @@ impl<P> Clone for Pool<P> {
 }
 
 impl<P> Shared<P> {
-    /// Drops pieces that are in no list any more, and then gives their room back.
+    /// Drops pieces that were removed from the list, and then frees their room.
     fn free(&self, pieces: Vec<P>) {
         let count = pieces.len() as u64;
         drop(pieces);
         self.state.lock().pieces -= count;
     }
 
-    /// Waits until no piece has been used for a while, and frees those that are idle.
+    /// Waits until no piece was used for the idle time, and frees the idle pieces.
     fn free_idle(&self) {
         let mut state = self.state.lock();
         loop {
@@ -112,7 +113,7 @@ impl<P> Shared<P> {
             }
             state = self.changed.wait_until(state, due).0;
         }
-        // Whoever gives a piece back from here on starts the next thread.
+        // A thread that returns a piece from here on starts the next watching thread.
         state.is_watched = false;
         let idle = std::mem::take(&mut state.idle);
         drop(state);

@@ -1,4 +1,4 @@
-//! Pipelines: each does runs and transfers in order; several pipelines proceed side by side.
+//! Pipelines: each executes its runs and transfers in order; several pipelines run concurrently.
 //!
 //! ```text
 //!   run ─────────┐ nothing to wait for: sent at once, by the calling thread
@@ -6,13 +6,13 @@
 //!   copy_in ──▶ waiting ──▶ thread: waits for `after`, copies ──▶ signal
 //!   copy_out       └─run──▶ thread: sends ──▶ running ──▶ thread: receives ──▶ signal
 //! ```
-//! 1. In each pipeline the actions end in the order in which they were added.
-//! 2. Several runs may be sent to the worker before the first has ended. A transfer waits until all earlier runs have
-//!    ended.
+//! 1. In each pipeline the actions (runs and transfers) end in the order in which they were added.
+//! 2. Several runs may be sent to the worker before the first has ended. A transfer waits until all earlier
+//!    runs have ended.
 //! 3. Every action ends, successfully or not, also when the pipeline is dropped or the device is lost.
-//! 4. The thread sleeps while it has nothing to do. The first action starts the thread.
-//! 5. A fork of the process lacks the thread, and may find its locks held for ever. In a fork no action is accepted,
-//!    and dropping the pipeline touches nothing.
+//! 4. The first action starts the thread. An idle thread sleeps.
+//! 5. A fork of the process lacks the thread, and may find its locks held for ever. In a fork no action is
+//!    accepted, and dropping the pipeline touches nothing.
 
 mod queue;
 mod thread;
@@ -58,7 +58,7 @@ pub struct Pipeline {
 }
 
 impl OffloadDevice {
-    /// Makes a pipeline. Its actions are done in order, and concurrently with those of other pipelines.
+    /// Makes a pipeline. Its actions are executed in order, and concurrently with those of other pipelines.
     #[must_use]
     pub fn pipeline(self: &Arc<Self>) -> Pipeline {
         Pipeline::new(self.clone(), self.next_pipeline_number())
@@ -67,12 +67,12 @@ impl OffloadDevice {
 
 impl Pipeline {
     fn new(device: Arc<OffloadDevice>, number: u64) -> Self {
-        // A thread name must not contain a zero.
+        // A thread name must not contain a zero byte.
         let name = format!("{}-{number}", device.name().replace('\0', " "));
         Self { shared: Shared::new(device, name) }
     }
 
-    /// The device on which the pipeline works.
+    /// Returns the device of the pipeline.
     #[must_use]
     pub fn device(&self) -> &Arc<OffloadDevice> {
         self.shared.device()
@@ -81,17 +81,18 @@ impl Pipeline {
     /// Runs a function over the items, after all earlier actions, and after every signal in `after` has ended
     /// successfully.
     ///
-    /// The function finds its arguments at their positions here. In C, the parts, the scalars and the values come in three lists, each with
-    /// the position of its argument.
+    /// The function finds each argument at its position in `arguments`. A C function receives parts, scalars
+    /// and values in three lists, each entry with the position of its argument.
     ///
     /// # Safety
-    /// 1. Until the signal has ended, only the function writes the parts, and nothing else reads the parts that it may
-    ///    write. Runs and transfers that this one waits for, or that wait for it, are excepted. A grant of the blocks
-    ///    guarantees this.
-    /// 2. If the worker shares memory with this process, the function touches nothing of that memory but the parts.
+    /// 1. Until the signal has ended, only the function writes the parts, and nothing else reads the parts
+    ///    that it may write. Runs and transfers that this one waits for, or that wait for it, are excepted. A
+    ///    grant of the blocks guarantees this.
+    /// 2. If the worker shares memory with this process, the function accesses no bytes of that memory
+    ///    outside the parts.
     ///
     /// # Errors
-    /// [`OffloadError::Argument`], [`OffloadError::Items`] and [`OffloadError::TooLong`] for an impossible call,
+    /// [`OffloadError::Argument`], [`OffloadError::Items`] and [`OffloadError::TooLong`] for an invalid call,
     /// [`OffloadError::UnknownFunction`] for a function of another device, [`OffloadError::Lost`],
     /// [`OffloadError::Resource`]. The signal reports later errors: [`OffloadError::Function`],
     /// [`OffloadError::Dependency`], [`OffloadError::Lost`].
@@ -128,8 +129,8 @@ impl Pipeline {
     /// Copies host memory into a block of the device, starting at byte `to.1` of the block.
     ///
     /// # Safety
-    /// 1. Until the signal has ended, nothing else touches these bytes of the block. Runs and transfers that this one
-    ///    waits for, or that wait for it, are excepted.
+    /// 1. Until the signal has ended, nothing else touches these bytes of the block. Runs and transfers that
+    ///    this one waits for, or that wait for it, are excepted.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -147,8 +148,8 @@ impl Pipeline {
     /// Copies from a block of the device into host memory, starting at byte `from.1` of the block.
     ///
     /// # Safety
-    /// 1. Until the signal has ended, nothing writes these bytes of the block. Runs and transfers that this one waits
-    ///    for, or that wait for it, are excepted.
+    /// 1. Until the signal has ended, nothing writes these bytes of the block. Runs and transfers that this
+    ///    one waits for, or that wait for it, are excepted.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -166,8 +167,8 @@ impl Pipeline {
     /// Sets every byte of a span of a block to `byte`.
     ///
     /// # Safety
-    /// 1. Until the signal has ended, nothing else touches these bytes. Runs and transfers that this one waits for, or
-    ///    that wait for it, are excepted.
+    /// 1. Until the signal has ended, nothing else touches these bytes. Runs and transfers that this one
+    ///    waits for, or that wait for it, are excepted.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -182,7 +183,8 @@ impl Pipeline {
         self.shared.put_transfer(transfer, after, Box::new(block.clone()))
     }
 
-    /// Adds a transfer for core, which upholds the safety conditions. `keep` is the block.
+    /// Adds a transfer for core, which upholds the safety conditions. `keep` is its block, which lives until
+    /// the transfer has ended.
     pub(super) fn transfer(&self, transfer: Transfer, keep: BlockRef) -> Result<Signal, OffloadError> {
         self.shared.put_transfer(transfer, &[], Box::new(keep))
     }
@@ -198,7 +200,7 @@ impl Pipeline {
         OffloadBlock::find(block, self.device(), span).map_err(|reason| self.misfit(&reason))
     }
 
-    /// The error of a transfer whose block does not fit. The block counts as argument 0.
+    /// Returns the error of a transfer with an invalid block. The block counts as argument 0.
     fn misfit(&self, reason: &str) -> OffloadError {
         let (device, function) = (self.device().name().clone(), "a transfer".into());
         OffloadError::Argument { device, function, index: 0, reason: reason.into() }

@@ -5,8 +5,8 @@
 //!                                           │ send
 //!   send ─────────────────────────────▶ running ──next_answered──▶ a run has ended
 //! ```
-//! 1. Actions begin in the order in which they were added. A run is sent past the thread only while no action waits or is
-//!    being begun.
+//! 1. Actions begin in the order in which they were added. A caller sends a run itself only while no action
+//!    waits or is being begun.
 //! 2. The thread begins no action while a run is unanswered.
 
 use crate::offload::transfer::Transfer;
@@ -18,9 +18,10 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// The largest number of runs sent to a worker and not yet answered.
+/// Largest number of runs in flight: sent to the worker and not yet answered.
 const MOST_RUNNING: usize = 32;
-/// The largest size of those runs in bytes, so that a worker busy with the first run never blocks a sender.
+/// Largest total size of the messages of runs in flight, in bytes. Within it, a worker busy with the first
+/// run never blocks a sender.
 const MOST_RUNNING_BYTES: usize = 64 << 10;
 
 /// The actions of a pipeline that have not ended, and the state of its thread.
@@ -47,10 +48,10 @@ pub(super) struct Action {
     pub(super) keep: Keep,
 }
 
-/// Keeps alive what an action uses.
+/// Objects that live until an action has ended, such as its blocks.
 pub(super) type Keep = Box<dyn Any + Send>;
 
-/// What an action does.
+/// The work of an action.
 pub(super) enum Work {
     Run(Run),
     Transfer(Transfer),
@@ -72,7 +73,7 @@ pub(super) struct Running {
     message_bytes: usize,
 }
 
-/// What the answer to a run is compared with, and the start of its time limit.
+/// The run that the next answer must match, and the start of its time limit.
 #[derive(Clone)]
 pub(super) struct Sent {
     pub(super) ticket: u64,
@@ -112,12 +113,12 @@ impl Queue {
         self.is_closed.then_some(Task::End)
     }
 
-    /// Notes that the thread is done with the action of its last task: the run was sent, or the action has ended.
+    /// Marks the thread's last action as begun: its run was sent, or the action has ended.
     pub(super) fn begun(&mut self) {
         self.is_busy = false;
     }
 
-    /// Returns whether a run may be sent now, after the runs before it.
+    /// Returns whether a run may be sent now, behind the runs in flight.
     pub(super) fn takes(&self, run: &Run) -> bool {
         let bytes: usize = self.running.iter().map(|running| running.message_bytes).sum();
         let is_room = self.running.len() < MOST_RUNNING
@@ -154,7 +155,7 @@ impl Queue {
         self.running.front().map(|running| running.sent.clone())
     }
 
-    /// Removes the oldest run sent, and starts the time of the next one.
+    /// Removes the oldest run sent, and starts the time limit of the next one.
     pub(super) fn next_answered(&mut self) -> Option<Running> {
         let front = self.running.pop_front();
         if let Some(next) = self.running.front_mut() {
@@ -163,7 +164,7 @@ impl Queue {
         front
     }
 
-    /// Returns how many actions wait or are being begun, and how many runs are unanswered.
+    /// Returns the number of actions that wait or are being begun, and the number of unanswered runs.
     pub(super) fn lengths(&self) -> (usize, usize) {
         (self.waiting.len() + usize::from(self.is_busy), self.running.len())
     }
@@ -174,7 +175,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// A channel that takes everything and answers nothing.
+    /// A channel that accepts every message and never answers.
     #[derive(Debug)]
     struct Sink;
 
@@ -199,7 +200,7 @@ mod tests {
         assert!(sent.is_ok());
     }
 
-    /// A worker that is busy with the first run reads no more than the socket holds.
+    /// While a worker is busy with the first run, the later ones must fit in the socket.
     #[test]
     fn runs_are_sent_ahead_up_to_so_many_and_so_many_bytes() {
         let mut queue = Queue::default();
@@ -216,7 +217,7 @@ mod tests {
         assert!(short.takes(&run(99, 1)));
     }
 
-    /// While the thread begins an action, nothing is sent past it.
+    /// While the thread begins an action, no run overtakes it.
     #[test]
     fn what_waits_is_begun_and_what_is_sent_is_counted() {
         let mut queue = Queue::default();
@@ -241,7 +242,7 @@ mod tests {
         assert!(matches!(queue.next_task(), Some(Task::Answer)));
     }
 
-    /// A channel that says how long it may wait.
+    /// A channel that records the deadlines of its sends.
     #[derive(Debug, Default)]
     struct Deadlines(std::sync::Mutex<Vec<Option<Instant>>>);
 
@@ -270,7 +271,7 @@ mod tests {
         );
     }
 
-    /// A run that was sent ahead has its time from the moment in which the worker begins it.
+    /// The time limit of a run sent in advance starts when the worker begins the run.
     #[test]
     fn the_time_of_a_run_begins_when_the_one_before_has_ended() {
         let mut queue = Queue::default();

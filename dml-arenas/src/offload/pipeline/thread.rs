@@ -1,11 +1,11 @@
-//! What the handle of a pipeline and its thread share: how actions are added, and how the thread carries them out.
+//! The state shared by a pipeline's handle and its thread. The handle adds actions; the thread executes them.
 //!
-//! 1. The queue's lock is held while a run is sent, so that runs are sent in the order of the queue. It is not held while
-//!    a thread waits for a signal or an answer.
-//! 2. No thread declares a loss, or waits for one, while it holds the queue's lock: a loss notifies every pipeline, which
-//!    takes that lock.
-//! 3. The channel's lock is held while the channel is opened. The queue's lock may be taken under it, never the other way
-//!    around.
+//! 1. The queue's lock is held while a run is sent, so that runs are sent in the order of the queue. It is
+//!    not held while a thread waits for a signal or an answer.
+//! 2. No thread declares a loss, or waits for one, while it holds the queue's lock: a loss notifies every
+//!    pipeline, which takes that lock.
+//! 3. The channel's lock is held while the channel is opened. The queue's lock may be taken under it, never
+//!    the other way around.
 
 use super::queue::{Action, Keep, Queue, Run, Running, Sent, Task, Unsent, Work};
 use crate::offload::device::{HearsOfLoss, OffloadDevice};
@@ -22,12 +22,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Wake, Waker};
 use std::time::Duration;
 
-/// A pipeline, as its handle and its thread see it.
+/// The state shared by a pipeline's handle and its thread.
 pub(super) struct Shared {
     device: Arc<OffloadDevice>,
     name: String,
     queue: Mutex<Queue>,
-    /// Notified when the thread may have something to do: an action, a close, or the end of what it waits for.
+    /// Notified of every event that the thread may wait for: an action, a close, the end of a signal, or a
+    /// loss.
     changed: Condvar,
     /// The channel to the worker, opened for the first run.
     channel: Mutex<Option<Arc<dyn Channel>>>,
@@ -35,7 +36,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Makes a pipeline without a thread, and has it told when the device is lost.
+    /// Makes a pipeline without a thread, and registers it for the notification of a loss.
     pub(super) fn new(device: Arc<OffloadDevice>, name: String) -> Arc<Self> {
         let (queue, changed) = (Mutex::new(Queue::default()), Condvar::new());
         let (channel, next_ticket) = (Mutex::new(None), AtomicU64::new(0));
@@ -58,7 +59,7 @@ impl Shared {
         self.next_ticket.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns how many actions wait or are being begun, and how many runs are unanswered.
+    /// Returns the number of actions that wait or are being begun, and the number of unanswered runs.
     pub(super) fn lengths(&self) -> (usize, usize) {
         self.queue.lock().lengths()
     }
@@ -69,7 +70,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Makes the thread check again what it waits for.
+    /// Wakes the thread, which then checks its wait condition again.
     fn nudge(&self) {
         drop(self.queue.lock());
         self.changed.notify_all();
@@ -78,7 +79,7 @@ impl Shared {
 
 /// The calls of the handle, which add actions.
 impl Shared {
-    /// Adds a run. Sends it at once if the pipeline has room for it and the run has nothing to wait for.
+    /// Adds a run. Sends it at once if the pipeline has room for it and all its dependencies have succeeded.
     pub(super) fn put_run(
         self: &Arc<Self>,
         run: Run,
@@ -103,7 +104,7 @@ impl Shared {
         Ok(signal)
     }
 
-    /// Adds a transfer, which the thread makes.
+    /// Adds a transfer for the thread.
     pub(super) fn put_transfer(
         self: &Arc<Self>,
         transfer: Transfer,
@@ -148,7 +149,7 @@ fn has_succeeded(signal: &Signal) -> bool {
     signal.is_ended() && signal.wait().is_ok()
 }
 
-/// The work of the thread, which carries the actions out.
+/// The code of the thread, which executes the actions.
 impl Shared {
     /// Runs the pipeline's thread, until the pipeline is closed and all its actions are done.
     fn serve(self: &Arc<Self>) {
@@ -156,7 +157,8 @@ impl Shared {
             match self.next_task() {
                 Task::Answer => self.answer(),
                 Task::Begin(action) => {
-                    // A panic here is a bug of this crate. The action's signal reports a failure, and the pipeline goes on.
+                    // A panic here is a bug of this crate. The action's signal then reports a failure, and
+                    // the pipeline goes on.
                     let _ = catch_unwind(AssertUnwindSafe(|| self.begin(action)));
                     self.queue.lock().begun();
                 }
@@ -176,13 +178,13 @@ impl Shared {
         }
     }
 
-    /// Begins an action, once what it waits for has succeeded: sends a run, or makes a transfer.
+    /// Waits for an action's dependencies, then sends its run or makes its transfer.
     fn begin(self: &Arc<Self>, action: Action) {
         let Action { after, work, signaller, keep } = action;
         let ready = after.iter().try_for_each(|signal| self.await_success(signal));
         let ended = match (ready.and_then(|()| self.device.expect_there()), work) {
             (Ok(()), Work::Run(run)) => return self.send(run, signaller, keep),
-            // The transfer returns its loan before the signal ends.
+            // The transfer, and with it the loan, is dropped before the signal ends.
             (Ok(()), Work::Transfer(transfer)) => self.device.transfer(&transfer),
             (Err(error), _) => Err(error),
         };
@@ -202,7 +204,8 @@ impl Shared {
                 return ended.map(drop).map_err(|cause| self.not_begun(cause));
             }
             let queue = self.queue.lock();
-            // Every event from here on calls `nudge`, which takes the lock that this thread holds until it waits.
+            // No wake-up is lost: every event calls `nudge`, which takes the lock that this thread holds
+            // until it waits.
             if !signal.is_ended() {
                 if self.device.is_lost() {
                     return Err(self.device.lost());
@@ -243,7 +246,7 @@ impl Shared {
         received.map_err(|error| self.device.broken(error, &sent.function, limit.unwrap_or(Duration::MAX)))
     }
 
-    /// Returns how a run ended, according to the worker's message. A message that is no answer to the run loses the
+    /// Decodes how a run ended from the worker's message. A message that does not answer the run loses the
     /// device.
     fn outcome(&self, message: &[u8], sent: &Sent) -> Result<u64, OffloadError> {
         // A reply that arrives after the device was lost is not trusted.
@@ -261,19 +264,19 @@ impl Shared {
         }
     }
 
-    /// The error of an action that must not begin, because what it waits for has failed.
+    /// Returns the error of an action with a failed dependency.
     fn not_begun(&self, cause: OffloadError) -> OffloadError {
         OffloadError::Dependency { device: self.device.name().clone(), cause: Arc::new(cause) }
     }
 
-    /// The error of a function that reported a failure.
+    /// Returns the error of a function that reported a failure.
     fn failed(&self, function: &Arc<str>, code: i32, message: String) -> OffloadError {
         let (device, function) = (self.device.name().clone(), function.clone());
         OffloadError::Function { device, function, code, message: message.into() }
     }
 }
 
-/// Wakes the thread of a pipeline, as long as the pipeline exists.
+/// Waker of a pipeline's thread. It has no effect once the pipeline is dropped.
 struct Nudge(Weak<Shared>);
 
 impl Wake for Nudge {

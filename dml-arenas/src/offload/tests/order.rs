@@ -1,4 +1,4 @@
-//! What comes before what on the owner's side: ends, pages, and wake-ups.
+//! Tests of the order of events on the owner's side: ends, pages and wake-ups.
 
 use super::*;
 use std::sync::mpsc;
@@ -14,7 +14,7 @@ fn the_last_reference_ends_the_worker() {
     assert_eq!(watch.kills.load(Ordering::Relaxed), 1);
 }
 
-/// Another block would have the addresses, and its pages would be taken from it.
+/// In the other order, a new block could take the addresses and then lose its pages.
 #[test]
 fn pages_are_given_back_before_their_addresses() {
     let (device, watch) = device(false, |command| panic!("{command:?}"));
@@ -34,7 +34,7 @@ fn pages_are_given_back_before_their_addresses() {
     drop(second);
 }
 
-/// The worker may have ended in the middle of it.
+/// The worker may have ended during the transfer.
 #[test]
 fn a_transfer_that_ends_after_the_loss_has_failed() {
     let (device, watch) = device(false, |command| panic!("{command:?}"));
@@ -50,7 +50,7 @@ fn a_transfer_that_ends_after_the_loss_has_failed() {
     assert_eq!(watch.transfers.load(Ordering::Relaxed), 1);
 }
 
-/// A waker that asks its pipeline and its device, as a future of the application may.
+/// A waker that calls its pipeline and its device, as a future of the application may.
 struct Asks {
     pipeline: Pipeline,
     told: Mutex<mpsc::Sender<(String, bool)>>,
@@ -64,7 +64,7 @@ impl Wake for Asks {
     }
 }
 
-/// The end of a run, of a transfer, and of a run by a loss.
+/// Covers the end of a run, of a transfer, and of a run by a loss.
 #[test]
 fn no_waker_is_called_under_a_lock() {
     let (device, watch) = device(false, |command| match command {

@@ -1,4 +1,4 @@
-//! The arguments of a call, from the message that brings them.
+//! Builds the arguments of a call from its message.
 
 use crate::function::{ComputeError, Given, Mapped, Part, View};
 use crate::offload::message::{self, Memory};
@@ -10,14 +10,14 @@ use std::ptr::NonNull;
 /// The memories that a worker maps.
 #[derive(Debug)]
 pub(super) struct Windows {
-    /// The memory of this worker alone.
+    /// The worker's own memory.
     pub(super) own: Window,
-    /// The memory that it shares with its owner and with other workers, if it shares any.
+    /// The memory that the worker shares with its owner and with other workers, if any.
     pub(super) shared: Option<Window>,
 }
 
 impl Windows {
-    /// Returns the address of some bytes; `None` where the worker does not map them.
+    /// Returns the address of a span; `None` if the worker does not map it.
     fn at(&self, memory: Memory, place: Span) -> Option<NonNull<u8>> {
         match memory {
             Memory::Own => self.own.at(place),
@@ -26,15 +26,14 @@ impl Windows {
     }
 }
 
-/// Makes the arguments of a call of those that a message names.
+/// Builds the arguments of a call from those of its message.
 ///
 /// # Errors
-/// An error for a part that is not within its memory, or that shares bytes with another part while one of them is
-/// written.
+/// An error for a part outside its memory, or for two parts that share bytes if either is written.
 ///
 /// # Safety
-/// While the arguments are used, no other code writes bytes of their parts, nor reads bytes of the parts that the function may
-/// write.
+/// While the arguments are used, no other code writes bytes of their parts, nor reads bytes of the parts that
+/// the function may write.
 pub(super) unsafe fn given(
     windows: &Windows,
     arguments: Vec<message::Argument>,
@@ -71,8 +70,9 @@ pub(super) unsafe fn given(
                 return Err(format!("arguments {other} and {index} share bytes that are written").into());
             }
             places.push((index, part.memory, place, part.writes));
-            // SAFETY: within a window, which outlives the arguments, and initialised as all mapped memory is. Nobody outside
-            // touches the bytes (the caller), and no other part has them if one of both is written, as was just checked.
+            // SAFETY: the bytes lie in a window, which outlives the arguments, and mapped memory is
+            // initialised. The caller guarantees that no other code conflicts with the access. The check
+            // above excludes a part that shares the bytes, if either is written.
             views
                 .push(View::from(unsafe { Mapped::new(data, part.bytes as usize, part.start, part.writes) }));
         }
@@ -135,11 +135,14 @@ mod tests {
         let told = [view.slice_mut::<u8>().unwrap_err(), view.slice::<u16>().map(drop).unwrap_err()];
         assert_eq!(
             told.map(|error| error.to_string()),
-            ["bytes 100..107 are to be read only", "bytes 100..107 are no u16s: no multiple of 2 bytes"]
+            [
+                "bytes 100..107 are read-only",
+                "bytes 100..107 cannot be viewed as u16s: not a multiple of 2 bytes"
+            ]
         );
     }
 
-    /// Elements have the same indices in every package, whatever its part begins with.
+    /// Indices count from the start of the buffer, wherever the part of a package begins.
     #[test]
     fn elements_are_counted_from_the_start_of_the_buffer() {
         let windows = windows();
@@ -152,7 +155,7 @@ mod tests {
         let elements = call.part(0).unwrap().elements::<u32>().unwrap();
         assert_eq!((elements[25], elements[26], elements.get(27), elements[50]), (0, 7, None, 8));
         let refused = call.part(0).unwrap().elements::<[u8; 3]>().unwrap_err().to_string();
-        assert_eq!(refused, "argument 0: byte 100 of a buffer begins no [u8; 3] (3 bytes)");
+        assert_eq!(refused, "argument 0: byte 100 of a buffer is not the start of a [u8; 3] (3 bytes)");
     }
 
     #[test]
@@ -160,7 +163,7 @@ mod tests {
         let windows = windows();
         let mut call = call(&windows, vec![Argument::Buffer(vec![part(2, 8, false)])]).unwrap();
         let refused = call.part(0).unwrap().slice::<u32>().unwrap_err().to_string();
-        assert_eq!(refused, "argument 0: bytes 100..108 are no u32s: not aligned to 4 bytes");
+        assert_eq!(refused, "argument 0: bytes 100..108 cannot be viewed as u32s: not aligned to 4 bytes");
     }
 
     #[test]

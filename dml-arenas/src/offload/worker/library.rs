@@ -1,4 +1,4 @@
-//! Functions of shared libraries, called through a C interface. `include/dml_offload.h` declares the same in C.
+//! Functions of shared libraries, called through a C interface. `include/dml_offload.h` declares it in C.
 
 use crate::function::{Call, ComputeError, Given, Mapped};
 use dml_core::Scalar;
@@ -6,7 +6,7 @@ use libloading::Library;
 use std::ffi::{OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 
-/// The room for a function's error message, in bytes.
+/// Size of the buffer for a function's error message, in bytes.
 const MESSAGE_BYTES: usize = 1024;
 
 /// Part of a buffer: `dml_view`.
@@ -19,18 +19,18 @@ pub struct CView {
     pub bytes: u64,
     /// The offset of the first byte in its buffer.
     pub start: u64,
-    /// 1 where the function may write, 0 where it may only read.
+    /// 1 if the function may write, 0 if it may only read.
     pub writable: u32,
     /// The position of its argument.
     pub argument: u32,
 }
 
-/// A scalar: `dml_scalar`. The member to be read is the one that `kind` names.
+/// A scalar: `dml_scalar`. `kind` names the valid member of the union.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct CScalar {
-    /// 0 `u32`, 1 `i32`, 2 `u64`, 3 `i64`, 4 `f32`, 5 `f64`, 6 `u8`, 7 `i8`, 8 `u16`, 9 `i16`, 10 half precision, as its bits in
-    /// `u16`.
+    /// 0 `u32`, 1 `i32`, 2 `u64`, 3 `i64`, 4 `f32`, 5 `f64`, 6 `u8`, 7 `i8`, 8 `u16`, 9 `i16`, 10 half
+    /// precision, as its bits in `u16`.
     pub kind: u32,
     /// The position of its argument.
     pub argument: u32,
@@ -59,7 +59,7 @@ pub union CScalarValue {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CValue {
-    /// Its first byte, which may be aligned to one byte alone.
+    /// The first byte, which may be unaligned.
     pub data: *const c_void,
     /// The number of bytes.
     pub bytes: u64,
@@ -87,7 +87,7 @@ impl std::fmt::Debug for CScalarValue {
 pub struct CCall {
     /// The size of this structure in bytes; a later version may add members at its end.
     pub size: u32,
-    /// How many threads the function may use.
+    /// The number of threads that the function may use.
     pub threads: u32,
     /// The first item.
     pub first: u64,
@@ -101,9 +101,9 @@ pub struct CCall {
     pub scalars: *const CScalar,
     /// The number of scalars.
     pub scalar_count: u64,
-    /// Room for an error message of the function: text that ends with a zero.
+    /// A buffer for the function's error message, a zero-terminated string.
     pub message: *mut c_char,
-    /// The size of that room, in bytes.
+    /// The size of that buffer, in bytes.
     pub message_bytes: u64,
     /// The values of other types, in order.
     pub values: *const CValue,
@@ -114,13 +114,14 @@ pub struct CCall {
 /// A function of a library. It returns zero for success, and a code of its own otherwise.
 pub(super) type CFunction = unsafe extern "C" fn(call: *const CCall) -> i32;
 
-/// Loads a library. The library stays loaded while the worker lives, because its functions and threads may still run.
+/// Loads a library. The library stays loaded while the worker lives, because its functions and threads may
+/// still run.
 ///
 /// # Errors
 /// The message of the loader.
 pub(super) fn load(path: &[u8]) -> Result<Library, String> {
-    // SAFETY: loading runs the library's own initialisers, which its user trusts with this process, the worker's; the
-    // owner's is another.
+    // SAFETY: loading runs the library's initialisers. The user of the library trusts it with this process,
+    // which is not the owner's.
     unsafe { Library::new(OsStr::from_bytes(path)) }.map_err(|error| chain(&error))
 }
 
@@ -132,8 +133,8 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 /// Finds a function by name in a loaded library or in the libraries that it needs.
 pub(super) fn find(library: &Library, name: &str) -> Option<CFunction> {
-    // SAFETY: a symbol that is asked for by name has the type that the interface documents; the library is never
-    // unloaded, so the function is there for good.
+    // SAFETY: the interface requires that a function looked up by name has this type. The library is never
+    // unloaded, so the pointer stays valid.
     unsafe { library.get::<CFunction>(name.as_bytes()) }.ok().map(|symbol| *symbol)
 }
 
@@ -177,9 +178,9 @@ pub(super) fn call(
         values: values.as_ptr(),
         value_count: values.len() as u64,
     };
-    // SAFETY: a function of the documented type, whose library is loaded; everything the call points to lives until it
-    // returns, and `call`, borrowed for changing, keeps everybody else from the buffers meanwhile. What the function
-    // does beyond that is its user's to answer for.
+    // SAFETY: the function has the documented type, and its library stays loaded. Everything that `c_call`
+    // points to lives until the function returns. Meanwhile the exclusive borrow of `call` keeps other code
+    // from the buffers. The user of the library is responsible for everything else that the function does.
     let code = unsafe { function(&raw const c_call) };
     if code == 0 {
         return Ok(());
@@ -203,7 +204,7 @@ fn c_view(argument: u32, view: &Mapped<'_>) -> CView {
 }
 
 fn c_scalar(argument: u32, scalar: Scalar) -> CScalar {
-    // All eight bytes are set first, so that a function that reads a wider member than it was given reads zeros.
+    // All eight bytes are set first, so that a function that reads a wider member finds zeros.
     let mut value = CScalarValue { u64: 0 };
     let kind = match scalar {
         Scalar::U32(given) => {
@@ -250,7 +251,7 @@ fn c_scalar(argument: u32, scalar: Scalar) -> CScalar {
             value.u16 = bits;
             10
         }
-        // Every scalar comes from a message, which knows no other.
+        // Every scalar comes from a message, which has no other kind.
         _ => u32::MAX,
     };
     CScalar { kind, argument, value }

@@ -1,15 +1,15 @@
-//! The worker: the code that runs in the process at the other end.
+//! The worker: the code that runs in the worker process.
 //!
 //! ```text
-//!   main ── hook ─┬─ started by a person ──▶ returns, and the program goes on
+//!   main ── hook ─┬─ started normally ─────▶ returns, and the program goes on
 //!                 └─ started as a worker ──▶ greeting ──▶ control: Find, Load, Pipeline ──▶ the owner's end: exit
 //!                                                               └─ thread per pipeline: Run ──▶ function ──▶ Ended
 //! ```
 //! 1. A worker ends when its owner closes the control channel, even while its functions run.
 //! 2. An error or a panic of a function becomes an answer, and the worker goes on.
-//! 3. A worker sleeps when it has nothing to do.
-//! 4. A child that a function forks does not have the memory of the views. A child that returns from the function ends
-//!    there.
+//! 3. An idle worker sleeps.
+//! 4. A child that a function forks does not inherit the mappings of the views. If the child returns from the
+//!    function, it exits.
 
 mod call;
 mod library;
@@ -26,8 +26,8 @@ static IS_HOOKED: AtomicBool = AtomicBool::new(false);
 
 /// Makes a program its own worker. Call this first in `main`, before threads, arguments or output.
 ///
-/// In a program started by a person this returns at once. In the process that DML starts from the same program it
-/// serves the registry's functions and does not return.
+/// In a normally started program this returns at once. In a worker, which DML starts from the same program,
+/// it serves the registry's functions and does not return.
 ///
 /// # Examples
 /// ```no_run
@@ -52,7 +52,7 @@ pub fn hook(registry: Registry) {
     IS_HOOKED.store(true, Ordering::Relaxed);
 }
 
-/// Serves as a worker, for a program that does nothing else.
+/// Serves as a worker, in a program that has no other purpose.
 pub fn serve(registry: Registry) -> ! {
     serve::serve(registry)
 }
@@ -62,8 +62,7 @@ pub(super) fn is_hooked() -> bool {
     IS_HOOKED.load(Ordering::Relaxed)
 }
 
-/// Returns whether this process was started as a worker: by its name, which a person would not choose, and its only
-/// argument.
+/// Returns whether this process was started as a worker, as its `argv[0]` and its first argument tell.
 fn is_worker() -> bool {
     let mut arguments = std::env::args_os();
     let name = arguments.next().is_some_and(|name| name == WORKER);

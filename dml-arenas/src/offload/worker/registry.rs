@@ -20,7 +20,7 @@ impl Registry {
         Self::default()
     }
 
-    /// Adds a function, which replaces one of the same name.
+    /// Adds a function. It replaces an earlier one of the same name.
     #[must_use]
     pub fn with(
         mut self,
@@ -31,7 +31,7 @@ impl Registry {
         self
     }
 
-    /// The names of the functions, in alphabetical order.
+    /// Returns the names of the functions, in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }

@@ -1,4 +1,4 @@
-//! The work of a worker, from its greeting until its owner closes the control channel.
+//! The main loop of a worker, from the greeting until its owner closes the control channel.
 
 use super::call::{Windows, given};
 use super::library::{self, CFunction};
@@ -23,7 +23,8 @@ use std::process::exit;
 /// The exit code of a program that was not started by DML.
 const NOT_STARTED_BY_DML: i32 = 2;
 
-/// The stack size of a function's thread: that of a usual main thread, on which C libraries rely.
+/// Stack size of a thread that runs functions, in bytes: the usual size of a main thread, on which C
+/// libraries rely.
 const STACK_BYTES: usize = 8 << 20;
 
 /// The state that all pipelines of the worker share.
@@ -35,7 +36,7 @@ struct Worker {
     origin: Origin,
 }
 
-/// The functions, by name and by the number that the owner was told.
+/// The functions, by name and by the number that the owner knows them by.
 struct Functions {
     registry: BTreeMap<String, Arc<Native>>,
     libraries: Vec<Library>,
@@ -60,8 +61,8 @@ pub(super) fn serve(registry: Registry) -> ! {
     };
     // This also covers an owner that is killed while this process is stopped and cannot see its channel end.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    // SAFETY: sets how a signal is treated, to be ignored; this is the only thread yet. A function that prints to a terminal
-    // is in the background there, and must not be stopped for it.
+    // SAFETY: ignoring a signal installs no handler, and this is the only thread so far. The worker is a
+    // background process of the terminal, so without this a function that prints there could be stopped.
     unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };
     match greet(&control, registry) {
         Ok(worker) => answer(&control, &Arc::new(worker)),
@@ -70,11 +71,11 @@ pub(super) fn serve(registry: Registry) -> ! {
             let _ = control.send(&reply.encode(), None);
         }
     }
-    // SAFETY: ends the process. Not by way of exit handlers, for functions may still be running.
+    // SAFETY: ends the process without exit handlers, because functions may still be running.
     unsafe { libc::_exit(0) }
 }
 
-/// The channel that came as standard input; functions find an empty one in its place.
+/// Takes the control channel from standard input. Functions find `/dev/null` there instead.
 fn control() -> Result<SocketChannel, String> {
     let failed = |error: rustix::io::Errno| format!("its standard input cannot be used: {error}");
     let input = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3).map_err(failed)?;
@@ -84,15 +85,15 @@ fn control() -> Result<SocketChannel, String> {
     Ok(control)
 }
 
-/// Takes over the memory and everything else the greeting says.
+/// Receives the greeting, maps its memory, applies its settings, and replies that the worker is ready.
 fn greet(control: &SocketChannel, registry: Registry) -> Result<Worker, String> {
     let (greeting, memories) = control.receive_with().map_err(|error| format!("no greeting: {error:?}"))?;
     let Command::Hello { version, memory_bytes, threads, pins, shared_bytes } = Command::decode(&greeting)?
     else {
-        return Err("the first message is no greeting".to_owned());
+        return Err("the first message is not a greeting".to_owned());
     };
     if version != VERSION {
-        return Err(format!("version {version} of the protocol, where the worker has {VERSION}"));
+        return Err(format!("the owner speaks version {version} of the protocol, the worker {VERSION}"));
     }
     let mut memories = memories.into_iter();
     let memory = memories.next().ok_or("no memory came with the greeting")?;
@@ -100,8 +101,8 @@ fn greet(control: &SocketChannel, registry: Registry) -> Result<Worker, String> 
     let shared = match shared_bytes {
         None => None,
         Some(bytes) => {
-            let memory = memories.next().ok_or("no memory to share came with the greeting")?;
-            Some(Window::map(memory, bytes).map_err(|error| format!("the memory to share: {error}"))?)
+            let memory = memories.next().ok_or("no shared memory came with the greeting")?;
+            Some(Window::map(memory, bytes).map_err(|error| format!("the shared memory: {error}"))?)
         }
     };
     let windows = Windows { own, shared };
@@ -118,7 +119,7 @@ fn greet(control: &SocketChannel, registry: Registry) -> Result<Worker, String> 
     Ok(Worker { windows, threads, functions: Mutex::new(functions), origin: Origin::here() })
 }
 
-/// Keeps this thread, and all threads that it will start, on these cores.
+/// Pins this thread, and all threads that it will start, to these cores.
 fn pin(cores: &[u32]) -> std::io::Result<()> {
     if cores.is_empty() {
         return Ok(());
@@ -155,7 +156,7 @@ fn answer(control: &SocketChannel, worker: &Arc<Worker>) {
     }
 }
 
-/// Serves one more channel. On a failure the channel is closed, which the owner notices.
+/// Serves one more channel on a new thread. On a failure the channel is closed, which the owner notices.
 fn open(worker: &Arc<Worker>, descriptor: Option<OwnedFd>) {
     let Some(Ok(channel)) = descriptor.map(SocketChannel::over) else { return };
     let worker = worker.clone();
@@ -215,8 +216,8 @@ impl Worker {
             return failed((NO_CODE, format!("there is no function number {}", call.function).into()));
         };
         let items = call.first..call.end;
-        // SAFETY: whoever launched the run answers for it that it alone is granted the bytes (`OffloadArena::launch`,
-        // `Pipeline::run`), for as long as it lasts.
+        // SAFETY: the caller that launched the run guarantees that it alone is granted the bytes until it
+        // ends (`OffloadArena::launch`, `Pipeline::run`).
         let given = unsafe { given(&self.windows, call.arguments) };
         let mut made = match given {
             Ok(given) => Call::new(items, None, given),
@@ -239,7 +240,7 @@ mod tests {
     use super::*;
     use crate::shared::window::memory;
 
-    /// A worker with functions of its own, and nothing loaded.
+    /// A worker with built-in functions and no loaded library.
     fn worker(names: &[&str]) -> Worker {
         let own = Window::map(memory("dml-test", 4096).unwrap(), 4096).unwrap();
         let native = || -> Arc<Native> { Arc::new(Box::new(|_: &mut Call<'_>| Ok(()))) };
@@ -253,12 +254,12 @@ mod tests {
         Worker { windows, threads: 1, functions: Mutex::new(functions), origin: Origin::here() }
     }
 
-    /// A library that happens to have a function of the same name changes nothing for those who rely on the worker's.
+    /// A library's function of the same name does not replace the worker's own.
     #[test]
     fn the_workers_own_functions_go_before_those_of_libraries() {
         let worker = worker(&["cos", "own"]);
         assert_eq!((worker.find("sin"), worker.find("nowhere")), (None, None));
-        // A library that every machine has, which has cos and sin.
+        // libm is on every machine, and has cos and sin.
         assert_eq!(worker.load(b"libm.so.6"), Reply::Loaded);
         assert_eq!(
             ["sin", "cos", "own", "nowhere"].map(|name| worker.find(name)),

@@ -1,14 +1,16 @@
-//! OpenCL as a hand-written program calls it: context, queue, buffers and kernels, without any of the data layer. Each
-//! call that moves data, runs a kernel or makes storage is counted.
+//! The OpenCL interface of hand-written programs: context, queue, buffers and kernels, without the data
+//! layer. It counts the calls that move data, launch kernels or create storage.
 //!
 //! ```text
 //!   Device::open ─▶ kernel ───────────────┐ built before anything is timed
 //!        │                                ▼
 //!        └─▶ run ─▶ Commands: buffer, bound, write, launch, map, unmap, read ─▶ the queue is finished
 //! ```
-//! # What holds here
-//! 1. The queue is in order, and nothing is waited for but blocking reads and maps. The program alone decides when.
-//! 2. A non-blocking write uses memory that outlives the run, and the run ends only when the queue is finished.
+//! # Invariants
+//! 1. The queue is in order, and only blocking reads and maps wait for it. The program alone decides when to
+//!    read or map.
+//! 2. A non-blocking write uses memory that outlives the run, and the run ends only when the queue is
+//!    finished.
 //! 3. Buffers and mappings cannot leave the run.
 
 use super::{BaselineError, open};
@@ -37,7 +39,7 @@ pub struct Device {
     origin: Origin,
 }
 
-/// The OpenCL objects. The fields are released in this order.
+/// The OpenCL objects, in the order of their release.
 #[derive(Debug)]
 struct Objects {
     queue: CommandQueue,
@@ -53,7 +55,7 @@ impl Device {
     pub fn open(number: usize) -> Result<Self, BaselineError> {
         let part = open(number, None)?;
         let context = Context::from_device(part.device())?;
-        // Only `CommandQueue::create` works on OpenCL 1.2; the newer call needs 2.0.
+        // `CommandQueue::create` works on OpenCL 1.2; the newer call needs 2.0.
         // SAFETY: a live context and its own device.
         let queue = unsafe { CommandQueue::create(&context, part.id(), 0) }?;
         let objects = Objects { queue, context, _part: part };
@@ -63,8 +65,8 @@ impl Device {
     /// Builds a kernel from OpenCL C source.
     ///
     /// # Errors
-    /// [`BaselineError::Build`] with the compiler's log; [`BaselineError::Call`] if the source has no such kernel, and
-    /// in a fork.
+    /// [`BaselineError::Build`] if the compiler rejects the source. [`BaselineError::Call`] if a call fails,
+    /// if the source has no such kernel, and in a fork.
     pub fn kernel(&self, source: &str, name: &str) -> Result<Kernel, BaselineError> {
         let objects = self.objects()?;
         let program = Program::create_and_build_from_source(&objects.context, source, "")
@@ -73,11 +75,11 @@ impl Device {
         Ok(Kernel { kernel: ManuallyDrop::new((kernel, program)), origin: self.origin })
     }
 
-    /// Runs a program, and finishes the queue before it returns, also when the program fails or panics. Returns what the
-    /// program returned, and its calls.
+    /// Runs a program, and finishes the queue before returning, also if the program fails or panics. Returns
+    /// the program's result and its calls.
     ///
     /// # Errors
-    /// What the program returned; [`BaselineError::Call`] if the queue cannot be finished, and in a fork.
+    /// The program's error; [`BaselineError::Call`] if the queue cannot be finished, and in a fork.
     pub fn run<'data, R, E: From<BaselineError>>(
         &'data self,
         program: impl for<'run> FnOnce(&mut Commands<'run, 'data>) -> Result<R, E>,
@@ -112,18 +114,18 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         if self.origin.is_here() {
-            // SAFETY: dropped once, here, and not used afterwards.
+            // SAFETY: dropped only here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.objects) }
         }
     }
 }
 
-/// Finishes the queue of a program that panics.
+/// A guard that finishes the queue if the program panics.
 struct Finished<'a>(&'a Device);
 
 impl Drop for Finished<'_> {
     fn drop(&mut self) {
-        // The panic goes on, and reports more than this could.
+        // A panic is unwinding, which reports more than this error.
         let _ = self.0.finish();
     }
 }
@@ -138,13 +140,13 @@ pub struct Kernel {
 impl Drop for Kernel {
     fn drop(&mut self) {
         if self.origin.is_here() {
-            // SAFETY: dropped once, here, and not used afterwards.
+            // SAFETY: dropped only here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.kernel) }
         }
     }
 }
 
-/// One argument of a kernel.
+/// An argument of a kernel.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Arg<'a, 'run> {
@@ -168,13 +170,14 @@ pub struct Buffer<'run> {
 impl Drop for Buffer<'_> {
     fn drop(&mut self) {
         if self.origin.is_here() {
-            // SAFETY: dropped once, here, and not used afterwards. The driver keeps the memory for commands that use it.
+            // SAFETY: dropped only here, and not used afterwards. The driver keeps the memory for commands
+            // that use it.
             unsafe { ManuallyDrop::drop(&mut self.memory) }
         }
     }
 }
 
-/// A buffer that is mapped for the host.
+/// A buffer mapped for the host.
 #[derive(Debug)]
 #[must_use = "the device must not use the buffer while it is mapped"]
 pub struct Mapped<'buffer, T: Pod> {
@@ -196,16 +199,16 @@ impl<T: Pod> DerefMut for Mapped<'_, T> {
     }
 }
 
-/// What the host does with a mapping.
+/// The host's access to a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapFor {
-    /// It reads.
+    /// Read only.
     Reading,
-    /// It reads and writes.
+    /// Read and write.
     Changing,
 }
 
-/// The commands of one run, on data that outlives it.
+/// The commands of one run, on data that outlives the run.
 #[derive(Debug)]
 pub struct Commands<'run, 'data> {
     objects: &'data Objects,
@@ -216,7 +219,7 @@ pub struct Commands<'run, 'data> {
 }
 
 impl<'run, 'data> Commands<'run, 'data> {
-    /// Makes a buffer of so many elements, with storage of its own.
+    /// Creates a buffer of `elements` elements, with its own storage.
     ///
     /// # Errors
     /// [`BaselineError::Call`].
@@ -225,7 +228,7 @@ impl<'run, 'data> Commands<'run, 'data> {
         self.memory(CL_MEM_READ_WRITE, elements.saturating_mul(size_of::<T>()), null_mut())
     }
 
-    /// Makes a buffer over elements that the device only reads.
+    /// Creates a buffer over elements that the device only reads.
     ///
     /// # Errors
     /// [`BaselineError::Call`].
@@ -235,7 +238,7 @@ impl<'run, 'data> Commands<'run, 'data> {
         self.memory(CL_MEM_READ_ONLY | CL_MEM_USE_HOST_PTR, size_of_val(elements), address)
     }
 
-    /// Makes a buffer over elements that the device changes.
+    /// Creates a buffer over elements that the device reads and writes.
     ///
     /// # Errors
     /// [`BaselineError::Call`].
@@ -245,7 +248,7 @@ impl<'run, 'data> Commands<'run, 'data> {
         self.memory(CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, elements.as_mut_ptr().cast())
     }
 
-    /// The queue, for one call.
+    /// Returns the queue, for one call.
     ///
     /// # Errors
     /// [`BaselineError::Call`] in a fork.
@@ -264,20 +267,21 @@ impl<'run, 'data> Commands<'run, 'data> {
         address: *mut std::ffi::c_void,
     ) -> Result<Buffer<'run>, BaselineError> {
         self.queue()?;
-        // OpenCL has no empty buffers, and memory without bytes has no address to use.
+        // OpenCL has no empty buffers, and empty memory has no valid address.
         let (flags, address) = if bytes == 0 { (CL_MEM_READ_WRITE, null_mut()) } else { (flags, address) };
-        // SAFETY: a live context. An address has so many bytes, which outlive the run, and with it every command.
+        // SAFETY: a live context. Host memory at `address` has this many bytes, and outlives the run and all
+        // of its commands.
         let memory = unsafe { Memory::create(&self.objects.context, flags, bytes.max(1), address) }?;
         Ok(Buffer { memory: ManuallyDrop::new(memory), bytes, origin: self.origin, run: PhantomData })
     }
 
-    /// Writes elements to the start of a buffer, and does not wait.
+    /// Writes elements to the start of a buffer, without waiting.
     ///
     /// # Errors
     /// [`BaselineError::Call`].
     ///
     /// # Panics
-    /// When the buffer is smaller.
+    /// If the buffer is smaller than the elements.
     pub fn write<T: Pod>(
         &mut self,
         buffer: &mut Buffer<'run>,
@@ -290,18 +294,19 @@ impl<'run, 'data> Commands<'run, 'data> {
         }
         let queue = self.queue()?;
         self.calls.write += 1;
-        // SAFETY: the buffer has these bytes, which outlive the run, whose queue is finished before it ends (2).
+        // SAFETY: the buffer has that many bytes. The elements outlive the run, which finishes the queue
+        // before it ends (2).
         unsafe { queue.enqueue_write_buffer(&mut buffer.memory, CL_NON_BLOCKING, 0, bytes, &[]) }?;
         Ok(())
     }
 
-    /// Reads the start of a buffer, and waits for everything before.
+    /// Reads the start of a buffer. Waits for all earlier commands.
     ///
     /// # Errors
     /// [`BaselineError::Call`].
     ///
     /// # Panics
-    /// When the buffer is smaller.
+    /// If the buffer is smaller than the elements.
     pub fn read<T: Pod>(&mut self, buffer: &Buffer<'run>, elements: &mut [T]) -> Result<(), BaselineError> {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(elements);
         assert!(bytes.len() <= buffer.bytes, "{} bytes of a buffer of {}", bytes.len(), buffer.bytes);
@@ -310,18 +315,18 @@ impl<'run, 'data> Commands<'run, 'data> {
         }
         let queue = self.queue()?;
         self.calls.read += 1;
-        // SAFETY: the buffer has these bytes, and the call returns when they are written.
+        // SAFETY: the buffer has that many bytes, and the call returns when the elements are written.
         unsafe { queue.enqueue_read_buffer(&buffer.memory, CL_BLOCKING, 0, bytes, &[]) }?;
         Ok(())
     }
 
-    /// Maps a whole buffer for the host, and waits for everything before.
+    /// Maps a whole buffer for the host. Waits for all earlier commands.
     ///
     /// # Errors
     /// [`BaselineError::Call`].
     ///
     /// # Panics
-    /// When the bytes are no aligned elements of this type.
+    /// If the bytes are misaligned for this type, or not a whole number of elements.
     pub fn map<'buffer, T: Pod>(
         &mut self,
         buffer: &'buffer mut Buffer<'run>,
@@ -338,13 +343,13 @@ impl<'run, 'data> Commands<'run, 'data> {
         // SAFETY: the buffer has these bytes.
         unsafe { queue.enqueue_map_buffer(&buffer.memory, CL_BLOCKING, flags, 0, bytes, &mut address, &[]) }?;
         let address = NonNull::new(address.cast::<u8>()).ok_or(ClError(CL_MAP_FAILURE))?;
-        // SAFETY: the driver has mapped these bytes, for reading at least; the buffer is borrowed until the mapping is gone, and
-        // whoever launches a kernel answers for it that no buffer of its arguments is mapped.
+        // SAFETY: the driver has mapped these bytes, at least for reading. The buffer is borrowed while the
+        // mapping lives. The caller of `launch` guarantees that no argument is a mapped buffer.
         let bytes = unsafe { std::slice::from_raw_parts_mut(address.as_ptr(), buffer.bytes) };
         Ok(Mapped { elements: bytemuck::cast_slice_mut(bytes), buffer: buffer.memory.get() })
     }
 
-    /// Ends a mapping, and does not wait.
+    /// Unmaps a buffer, without waiting.
     ///
     /// # Errors
     /// [`BaselineError::Call`].
@@ -352,7 +357,7 @@ impl<'run, 'data> Commands<'run, 'data> {
         let queue = self.queue()?;
         self.calls.unmap += 1;
         let address = mapped.elements.as_mut_ptr().cast();
-        // SAFETY: the address that the mapping of this buffer returned; the mapping is gone afterwards.
+        // SAFETY: the address that the mapping of this buffer returned. `mapped` is dropped afterwards.
         unsafe { queue.enqueue_unmap_mem_object(mapped.buffer, address, &[]) }?;
         Ok(())
     }
@@ -365,7 +370,7 @@ impl<'run, 'data> Commands<'run, 'data> {
         self.queue()?;
         let kernel = &kernel.kernel.0;
         for (index, arg) in (0..).zip(args) {
-            // SAFETY: the kernel is borrowed for this call alone, and the driver checks index and size.
+            // SAFETY: the kernel is borrowed exclusively, and the driver checks index and size.
             unsafe {
                 match arg {
                     Arg::Buffer(buffer) => kernel.set_arg(index, &buffer.memory.get()),
@@ -377,13 +382,13 @@ impl<'run, 'data> Commands<'run, 'data> {
         Ok(())
     }
 
-    /// Launches a kernel with the arguments set last, and does not wait. The number of work-items is padded to a multiple
-    /// of `local` in both dimensions.
+    /// Launches a kernel with the last set arguments, without waiting. In both dimensions, the number of
+    /// work-items is padded to a multiple of `local`.
     ///
     /// # Safety
-    /// 1. The arguments fit the kernel, their buffers are of this run and are not mapped.
-    /// 2. With these arguments and this many work-items, the kernel touches only its buffers' bytes, and writes none of a
-    ///    [`bound`](Self::bound) buffer.
+    /// 1. The arguments fit the kernel. Their buffers belong to this run and are not mapped.
+    /// 2. With these arguments and this many work-items, the kernel touches only its buffers' bytes, and does
+    ///    not write a [`bound`](Self::bound) buffer.
     ///
     /// # Errors
     /// [`BaselineError::Call`].
@@ -399,7 +404,7 @@ impl<'run, 'data> Commands<'run, 'data> {
         let dimensions = if global[1] > 1 { 2 } else { 1 };
         let kernel = kernel.kernel.0.get();
         let (global, local) = (global.as_ptr(), local.as_ptr());
-        // SAFETY: the sizes are of two dimensions; the caller answers for arguments (1) and memory (2).
+        // SAFETY: both sizes have two elements. The caller guarantees the arguments (1) and the memory (2).
         unsafe { queue.enqueue_nd_range_kernel(kernel, dimensions, null(), global, local, &[]) }?;
         Ok(())
     }

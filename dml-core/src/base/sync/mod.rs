@@ -1,7 +1,9 @@
-//! Locks, condition variables, atomics and threads. They come from the standard library, from loom under `cfg(dml_loom)`,
-//! and the locks from parking_lot under `cfg(dml_tsan)`. No other module names these libraries.
+//! Locks, condition variables, atomics and threads. They come from the standard library, from loom under
+//! `cfg(dml_loom)`, and the locks from parking_lot under `cfg(dml_tsan)`. No other module names these
+//! libraries.
 //!
-//! `Arc` is always the standard one. loom's cannot hold a trait object, and the models do not explore reference counts.
+//! `Arc` is always the standard one. loom's cannot hold a trait object, and the models do not explore
+//! reference counts.
 
 pub use std::sync::Arc;
 

@@ -65,8 +65,8 @@ impl Condvar {
     }
 }
 
-/// A lock for a static, whose critical sections call nothing. Threads do not switch inside them, so the model need not
-/// know the lock, and it may outlive one run of the model.
+/// A lock for a static, whose critical sections call nothing. Threads do not switch inside them, so the model
+/// need not know the lock, and it may outlive one run of the model.
 #[derive(Debug)]
 pub struct StaticMutex<T>(std::sync::Mutex<T>);
 
@@ -82,8 +82,8 @@ impl<T> StaticMutex<T> {
     }
 }
 
-/// Tracks the accesses to each byte of one storage with one loom cell per byte. loom fails a model in which two
-/// accesses to a cell, one of them a write, are not ordered by locks.
+/// Tracks the accesses to each byte of one storage with one loom cell per byte. loom fails a model in which
+/// two accesses to a cell, one of them a write, are not ordered by locks.
 ///
 /// Clones and [parts](Tracker::part) track the same bytes.
 #[derive(Clone, Default)]
@@ -157,14 +157,14 @@ impl<T> Default for Lent<T> {
 impl<T> Lent<T> {
     /// Adds a lent value.
     pub fn add(&self, lent: impl FnOnce() -> T) {
-        self.0.lock().expect("nothing panics here").push(lent());
+        self.0.lock().expect("no critical section panics").push(lent());
     }
 
-    /// Ends all lent values, and calls `last_use` for each. A thread that unwinds skips this, because its model fails
-    /// anyway.
+    /// Ends all lent values, and calls `last_use` for each. A thread that unwinds skips this, because its
+    /// model fails anyway.
     pub fn end(&mut self, last_use: impl Fn(&T)) {
         if !std::thread::panicking() {
-            self.0.get_mut().expect("nothing panics here").drain(..).for_each(|lent| last_use(&lent));
+            self.0.get_mut().expect("no critical section panics").drain(..).for_each(|lent| last_use(&lent));
         }
     }
 }

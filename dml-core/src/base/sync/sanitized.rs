@@ -1,5 +1,5 @@
-//! The locks of parking_lot, for ThreadSanitizer. ThreadSanitizer cannot observe the standard library's locks unless
-//! the library is built for it.
+//! The locks of parking_lot, for ThreadSanitizer. ThreadSanitizer cannot observe the standard library's locks
+//! unless the library is built for it.
 
 pub use parking_lot::MutexGuard;
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! The locks of the standard library, without their poisoning.
 //!
-//! Each lock and each condition variable is a separate word. A library that keeps waiting threads in a process-wide
-//! table would break a fork: its table would name threads that the child does not have.
+//! Each lock and each condition variable is a separate word. A library that keeps waiting threads in a
+//! process-wide table would break a fork: its table would name threads that the child does not have.
 
 pub use std::sync::MutexGuard;
 use std::sync::PoisonError;

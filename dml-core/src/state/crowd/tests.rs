@@ -25,7 +25,7 @@ fn any_claims() -> impl Strategy<Value = Vec<Claim>> {
     prop::collection::vec(any_claim(), 0..4)
 }
 
-/// What happens to a set: an entry comes, or one goes, or its claims become reading ones.
+/// A change of a set: an entry is added or removed, or its claims become reading ones.
 #[derive(Clone, Debug)]
 enum Change {
     Push(u64, u8, Vec<Claim>),
@@ -44,7 +44,7 @@ fn any_change() -> impl Strategy<Value = Change> {
 }
 
 proptest! {
-    /// A clone has no index, and is searched from its start.
+    /// A clone has no index, and is searched linearly.
     #[test]
     fn an_index_answers_as_the_entries_do(
         changes in prop::collection::vec(any_change(), 0..160),
@@ -92,7 +92,7 @@ proptest! {
     }
 }
 
-/// Writers of disjoint bytes, all at once. A cost that grows with their number shows as a test that takes minutes.
+/// If the cost of a request grew with the number of writers, this test would take minutes.
 #[test]
 fn very_many_disjoint_writers_are_granted_and_released() {
     const MANY: u64 = 200_000;
@@ -103,13 +103,13 @@ fn very_many_disjoint_writers_are_granted_and_released() {
         let begun = state.begin(&bench, &request(index + 1, index + 1, 0, [claim(index)]));
         assert_eq!(begun, Begin::Granted(Seq(0)));
     }
-    // Each excludes whoever wants its bytes.
+    // Each writer excludes other requests for its bytes.
     for index in (0..MANY).step_by(1000) {
         let begun = state.begin(&bench, &request(MANY + 1, MANY + 1, 0, [claim(index)]));
         assert!(matches!(begun, Begin::Busy { .. }), "{begun:?}");
     }
     for index in 0..MANY {
-        let released = state.release(&bench, OwnerId(index + 1), Outcome::Done).expect("it is there");
+        let released = state.release(&bench, OwnerId(index + 1), Outcome::Done).expect("it was granted");
         assert_eq!(released.commit, Some(Seq(index + 1)));
     }
     assert!(state.is_idle());

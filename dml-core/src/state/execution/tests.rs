@@ -1,4 +1,4 @@
-//! In what order a plan is carried out.
+//! The order in which the steps of a plan are carried out.
 
 use super::super::testbed::{Bench, CPU, Driver, GPU, GPU_ARENA, GPU2_ARENA, LEN, MAIN_ARENA, claim};
 use super::super::{Begin, Lifecycle};
@@ -8,13 +8,14 @@ use crate::base::id::DeviceSet;
 use crate::memory::desc::Concurrency::Exclusive;
 use crate::memory::link::Allocation;
 
-/// The plan of a kernel that reads the bytes of a range, and where it is.
+/// Creates the execution of the plan for a kernel that reads a range.
 #[track_caller]
 fn reading(driver: &mut Driver, arena: ArenaId, span: (u64, u64)) -> Execution {
     Execution::new(driver.plan(arena, span, ReadOnly))
 }
 
-/// What begins until somebody has to wait: copies by their ends and first bytes. Other steps are done at once.
+/// Begins steps until the execution must wait or end. Returns the copies (source, destination, first byte)
+/// and what comes next. Other steps are reported as done at once.
 #[track_caller]
 fn begun(driver: &mut Driver, execution: &mut Execution) -> (Vec<(u8, u8, u64)>, Next) {
     let mut copies = Vec::new();
@@ -36,14 +37,14 @@ fn report(driver: &mut Driver, execution: &mut Execution, step: Step, report: Re
     assert!(reported.is_ok(), "{reported:?}");
 }
 
-/// The copy under way that goes to an arena and begins at a byte ends.
+/// Ends the copy under way that goes to `to` and begins at byte `start`.
 #[track_caller]
 fn ends(driver: &mut Driver, execution: &mut Execution, to: ArenaId, start: u64, how: Report) {
     let copy = execution.under_way().find(|copy| copy.to == to && copy.span.start() == start).copied();
     report(driver, execution, Step::Copy(copy.expect("it is under way")), how);
 }
 
-/// The first ten bytes are in the first gpu, the next ten in main memory, the last in the first gpu.
+/// Creates a buffer whose middle ten bytes are valid in main memory, and the others in the first GPU.
 fn in_pieces() -> Driver {
     let mut driver = Driver::new(Bench::star());
     driver.write(GPU_ARENA, (0, LEN));
@@ -58,7 +59,7 @@ fn copies_that_do_not_depend_on_each_other_are_all_under_way_before_any_is_waite
         let mut execution = reading(&mut driver, GPU2_ARENA, (0, LEN));
         let (copies, next) = begun(&mut driver, &mut execution);
         assert_eq!((copies, next), (vec![(1, 0, 0), (0, 2, 10), (1, 0, 20)], Next::Wait));
-        // What waits for a copy begins when that one has ended, in whatever order they do.
+        // A copy that depends on another one begins when that one has ended, in any order.
         for start in [first, 20 - first] {
             ends(&mut driver, &mut execution, MAIN_ARENA, start, Report::Done);
             assert_eq!(begun(&mut driver, &mut execution), (vec![(0, 2, start)], Next::Wait));
@@ -94,7 +95,7 @@ fn a_chain_of_copies_goes_one_after_the_other() {
 
 #[test]
 fn a_map_state_waits_for_the_copies_of_its_own_storage_alone() {
-    // Both gpus are copied from by the host, which has to have them mapped.
+    // The host copies from both GPUs, which must be mapped for it.
     let mapped = |arena| ((arena, CPU), (MAIN_ARENA, CPU), Allocation::Internal, 10);
     let bench = Bench::new().gpu(Exclusive).gpu(Exclusive);
     let bench = [GPU_ARENA, GPU2_ARENA].into_iter().fold(bench, |bench, arena| {
@@ -107,7 +108,7 @@ fn a_map_state_waits_for_the_copies_of_its_own_storage_alone() {
     let mut execution = reading(&mut driver, MAIN_ARENA, (0, 20));
     let (copies, next) = begun(&mut driver, &mut execution);
     assert_eq!((copies, next), (vec![(1, 0, 0), (2, 0, 10)], Next::Wait), "side by side");
-    // On the way over main memory to a gpu, main memory's copies hold up nothing but themselves.
+    // The GPU is mapped for the host's copy, and mapped back only after that copy has ended.
     let bench = Bench::new().gpu(Exclusive);
     let there = ((MAIN_ARENA, CPU), (GPU_ARENA, CPU));
     let mut driver = Driver::new(bench.link_via(there.0, there.1, Allocation::Internal, 10));
@@ -129,7 +130,7 @@ fn i15_what_is_under_way_ends_before_a_plan_is_given_up_and_counts() {
         let mut execution = reading(&mut driver, GPU2_ARENA, (0, LEN));
         let _ = begun(&mut driver, &mut execution);
         ends(&mut driver, &mut execution, MAIN_ARENA, 0, how);
-        // Nothing more begins, though a copy that waited could.
+        // No further copy begins, although one that waited could.
         assert_eq!(begun(&mut driver, &mut execution), (vec![], Next::Wait));
         ends(&mut driver, &mut execution, MAIN_ARENA, 20, Report::Done);
         assert_eq!(begun(&mut driver, &mut execution), (vec![], Next::Wait));
@@ -168,7 +169,7 @@ fn a_copy_that_the_machine_refuses_ends_the_plan() {
     let mut driver = Driver::new(Bench::star());
     driver.write(GPU_ARENA, (0, LEN));
     let mut execution = reading(&mut driver, GPU2_ARENA, (0, 10));
-    // The storage of the first hop is there.
+    // The first hop has its storage.
     let Next::Do(step) = driver.act(|state, _| execution.next(state)) else { panic!("a first hop") };
     report(&mut driver, &mut execution, step, Report::Done);
     driver.act(|state, bench| state.device_lost(bench, GPU));
@@ -211,7 +212,7 @@ fn each_purpose_ends_in_its_own_way() {
     driver.write(MAIN_ARENA, (0, LEN));
     let owner = driver.next();
     let prefetch = driver.act(|state, bench| state.prefetch(bench, owner, GPU2_ARENA, Span::new(0, 5)));
-    let Begin::Plan(plan) = prefetch else { panic!("it is not there yet") };
+    let Begin::Plan(plan) = prefetch else { panic!("the bytes are already valid") };
     let mut execution = Execution::new(plan);
     let _ = begun(&mut driver, &mut execution);
     ends(&mut driver, &mut execution, GPU2_ARENA, 0, Report::Done);
@@ -219,12 +220,12 @@ fn each_purpose_ends_in_its_own_way() {
     assert_eq!(finished, Ok(Some(EventKind::Prefetched { owner, arena: GPU2_ARENA })));
     assert!(driver.state.is_idle());
     let owner = driver.next();
-    let plan = driver.act(|state, _| state.bind(owner, GPU_ARENA, MAIN_ARENA, Exclusive)).expect("it can be");
+    let plan = driver.act(|state, _| state.bind(owner, GPU_ARENA, MAIN_ARENA, Exclusive)).expect("bindable");
     let mut execution = Execution::new(plan);
     assert_eq!((begun(&mut driver, &mut execution).1, execution.purpose()), (Next::Finish, Purpose::Binding));
     let finished = driver.act(|state, bench| execution.finish(bench, state).map(|finished| finished.event()));
     assert_eq!((finished, driver.state.is_idle()), (Ok(None), true));
-    // A kernel that has been given up meanwhile is nobody.
+    // A plan that was given up cannot be finished.
     let request = driver.request(GPU2_ARENA, &[claim(5, 10, ReadOnly)]);
     let Begin::Plan(plan) = driver.act(|state, bench| state.begin(bench, &request)) else { panic!("a plan") };
     let mut execution = Execution::new(plan);
@@ -247,7 +248,7 @@ fn a_long_copy_in_several_hops_goes_in_pieces_that_overlap() {
     let mut execution = reading(&mut driver, GPU2_ARENA, (0, len));
     let (copies, next) = begun(&mut driver, &mut execution);
     assert_eq!((copies, next), ((0..6).map(|piece| (1, 0, piece * PIECE)).collect(), Next::Wait));
-    // A piece goes on while others are on the way to the place that it comes from.
+    // A piece begins its second hop while others are still in their first one.
     for piece in [3, 0, 5] {
         ends(&mut driver, &mut execution, MAIN_ARENA, piece * PIECE, Report::Done);
         assert_eq!(begun(&mut driver, &mut execution), (vec![(0, 2, piece * PIECE)], Next::Wait));

@@ -1,6 +1,6 @@
-//! Each invariant is seen to be broken: a sound state, one fact broken by hand, and the number that is reported.
+//! Detection of each broken invariant: a sound state, one fact broken by hand, and the reported number.
 //!
-//! The neighbours of a violation that are allowed stand beside it, so that the oracle is neither blind nor over-strict.
+//! Each test also has similar states that are allowed, so that the check is neither blind nor too strict.
 
 use super::super::testbed::{Bench, CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, claim};
 use super::super::{
@@ -16,12 +16,12 @@ const LEN: u64 = 30;
 /// A device that reaches no arena.
 const NOBODY: DeviceId = DeviceId(9);
 
-/// Main memory and two further devices.
+/// Creates a platform of main memory and two GPUs.
 fn bench(concurrency: Concurrency) -> Bench {
     Bench::new().gpu(concurrency).gpu(concurrency)
 }
 
-/// A state being broken.
+/// A state to be broken.
 #[derive(Clone)]
 struct Broken {
     bench: Bench,
@@ -29,7 +29,7 @@ struct Broken {
 }
 
 impl Broken {
-    /// Every arena has storage of its own and is valid everywhere.
+    /// Creates a state in which every arena has storage of its own and is valid everywhere.
     fn new(concurrency: Concurrency) -> Self {
         let bench = bench(concurrency);
         let mut state = bench.buffer(LEN);
@@ -45,7 +45,7 @@ impl Broken {
         Self::new(Concurrency::Exclusive)
     }
 
-    /// The gpus share storage: `GPU2_ARENA` is bound to `GPU_ARENA`.
+    /// Creates a state in which the GPUs share storage: `GPU2_ARENA` is bound to `GPU_ARENA`.
     fn bound(concurrency: Concurrency) -> Self {
         Self::new(concurrency).arena(GPU2_ARENA, |arena| {
             arena.alloc = Alloc::Bound { root: GPU_ARENA, concurrency };
@@ -62,13 +62,13 @@ impl Broken {
         self
     }
 
-    /// A granted kernel, counted.
+    /// Adds a granted kernel and its count.
     fn holds(mut self, grant: u64, arena: ArenaId, (start, end): (u64, u64), access: Access) -> Self {
         self.state.arena_mut(arena).native_refs += 1;
         self.prepares(grant, arena, (start, end), access).phase(grant, Phase::Granted)
     }
 
-    /// A kernel whose plan is being carried out.
+    /// Adds a kernel whose plan is being carried out.
     fn prepares(mut self, grant: u64, arena: ArenaId, (start, end): (u64, u64), access: Access) -> Self {
         let claims = Claims::new([claim(start, end, access)]);
         let request = Request { kernel: KernelId(grant), grant: OwnerId(grant), arena, claims };
@@ -83,7 +83,7 @@ impl Broken {
         self
     }
 
-    /// A reserved copy, its ends counted.
+    /// Adds a reserved copy and the counts of its ends.
     fn copies(mut self, owner: u64, kind: CopyKind, to: ArenaId, (start, end): (u64, u64)) -> Self {
         let id = CopyId { owner: OwnerId(owner), index: self.state.copies.len() as u32 };
         let copy = CopyOp { id, kind, to, span: Span::new(start, end), phase: CopyPhase::Reserved };
@@ -94,7 +94,7 @@ impl Broken {
         self
     }
 
-    /// All copies run.
+    /// Starts all copies.
     fn running(mut self) -> Self {
         for id in self.state.copies.iter().map(|copy| copy.id).collect::<Vec<_>>() {
             self.state.copies.find_mut(id).expect("just seen").phase = CopyPhase::Running;
@@ -108,7 +108,7 @@ impl Broken {
         self
     }
 
-    /// Nobody is valid in an arena that so loses its storage.
+    /// Removes the storage of an arena, and the arena from all valid-sets.
     fn without_storage(self, id: ArenaId) -> Self {
         self.arena(id, |arena| arena.alloc = Alloc::Unallocated).without_valid(id)
     }
@@ -135,12 +135,12 @@ impl Broken {
     fn breaks(&self, invariant: u8) {
         match self.state.check_invariants(&self.bench) {
             Err(violation) => assert_eq!(violation.invariant, invariant, "{violation}"),
-            Ok(()) => panic!("I-{invariant} is not seen to be broken: {:#?}", self.state),
+            Ok(()) => panic!("the violation of I-{invariant} is not detected: {:#?}", self.state),
         }
     }
 }
 
-/// Moves bytes through each end's own device.
+/// Returns the kind of a copy that moves bytes through each end's own device.
 fn bytes(from: ArenaId, to: ArenaId) -> CopyKind {
     let native = |arena: ArenaId| DeviceId(u16::from(arena.0));
     CopyKind::Bytes { from, link: LinkId(0), source_via: native(from), target_via: native(to) }
@@ -167,9 +167,9 @@ fn i01_requestors_that_conflict() {
     reader.clone().holds(2, GPU_ARENA, (9, 20), ReadOnly).is_sound();
     reader.clone().holds(2, GPU_ARENA, (10, 20), ReadWrite).is_sound();
     reader.clone().holds(2, GPU_ARENA, (9, 20), ReadWrite).breaks(1);
-    // An entry that is being prepared keeps others out already.
+    // An entry that is being prepared already excludes others.
     reader.clone().prepares(2, GPU2_ARENA, (9, 20), WriteInvalidate).breaks(1);
-    // The pair is found wherever it stands.
+    // The pair is found at any position.
     let others = reader.holds(2, GPU_ARENA, (10, 20), ReadOnly).holds(3, GPU_ARENA, (20, 25), ReadWrite);
     others.is_sound();
     others.holds(4, GPU_ARENA, (24, 25), ReadOnly).breaks(1);
@@ -181,9 +181,9 @@ fn i03_a_copy_of_bytes_that_a_kernel_writes() {
     let copy = bytes(MAIN_ARENA, GPU2_ARENA);
     writer.clone().copies(2, copy, GPU2_ARENA, (10, 20)).is_sound();
     writer.clone().copies(2, copy, GPU2_ARENA, (9, 20)).breaks(3);
-    // A writer's own copies come before it.
+    // A writer's own copies are allowed: they precede its kernel.
     writer.clone().copies(1, copy, GPU2_ARENA, (9, 20)).is_sound();
-    // Readers go on beside a copy elsewhere.
+    // A reader continues beside a copy to another arena.
     let reader = Broken::exclusive().holds(1, GPU_ARENA, (5, 10), ReadOnly);
     reader.copies(2, copy, GPU2_ARENA, (9, 20)).is_sound();
 }
@@ -196,12 +196,12 @@ fn i04_a_reader_without_its_bytes() {
     let gone = reader.clone().content((9, 10), &[MAIN_ARENA], Status::Defined);
     gone.breaks(4);
     gone.clone().phase(1, Phase::InFlight).breaks(4);
-    // It may still be on its way, and nobody has to bring what is lost.
+    // The bytes may still be in transit, and lost bytes cannot be brought.
     gone.clone().arena(GPU_ARENA, |arena| arena.native_refs = 0).phase(1, Phase::Preparing).is_sound();
     reader.clone().content((9, 10), &[], Status::Poisoned(Remains::Lost)).is_sound();
     let lost = gone.content((0, LEN), &[MAIN_ARENA], Status::Defined);
     lost.arena(GPU_ARENA, |arena| arena.loss = Loss::Device).is_sound();
-    // A kernel that overwrites needs nothing brought.
+    // A kernel that only overwrites needs no valid bytes.
     let writer = Broken::exclusive().holds(1, GPU_ARENA, (5, 10), WriteInvalidate);
     writer.content((9, 10), &[MAIN_ARENA], Status::Defined).is_sound();
     let changer = Broken::exclusive().holds(1, GPU_ARENA, (5, 10), ReadWrite);
@@ -226,7 +226,7 @@ fn i06_a_kernel_that_lost_access() {
     let kernel = Broken::exclusive().holds(1, GPU_ARENA, (0, 5), ReadOnly);
     let lost = kernel.clone().arena(GPU_ARENA, mapped);
     lost.breaks(6);
-    // What needs no storage needs no access, and in a wedged buffer nobody knows who has it.
+    // An empty claim needs no access, and a wedged buffer's map states are unknown.
     Broken::exclusive().holds(1, GPU_ARENA, (0, 0), ReadOnly).arena(GPU_ARENA, mapped).is_sound();
     lost.clone().lifecycle(Lifecycle::Wedged).is_sound();
     lost.clone().lifecycle(Lifecycle::Closing).breaks(6);
@@ -234,8 +234,8 @@ fn i06_a_kernel_that_lost_access() {
     kernel.arena(GPU2_ARENA, mapped).is_sound();
 }
 
-/// Main memory is bound to a gpu's storage. The kernel of main memory needs the gpu's arena mapped for the host as
-/// soon as the gpu uses it as well.
+/// Main memory is bound to a GPU's storage. The kernel of main memory needs the GPU's arena mapped for the
+/// host as soon as the GPU uses it as well.
 #[test]
 fn i06_a_kernel_that_lost_access_through_a_peer() {
     let shared = |concurrency| {
@@ -248,7 +248,7 @@ fn i06_a_kernel_that_lost_access_through_a_peer() {
     let both = alone.clone().holds(2, GPU_ARENA, (5, 9), ReadOnly);
     both.breaks(6);
     both.clone().arena(GPU_ARENA, bimapped).is_sound();
-    // While a plan is changing the peer's map state, it is between two states.
+    // The map state of a peer in transition does not count.
     let transition = Some(Transition { owner: OwnerId(3), steps: 1, binds: false });
     both.clone().arena(GPU_ARENA, |arena| arena.transition = transition).is_sound();
     // Only the use of the peer by its own device matters.
@@ -260,7 +260,7 @@ fn i06_a_kernel_that_lost_access_through_a_peer() {
 
 #[test]
 fn i06_a_peer_that_cannot_be_mapped_for_the_kernel() {
-    // The gpus cannot reach each other's arena: there is no access to be lost there.
+    // The GPUs cannot reach each other's arena, so no access can be lost there.
     let both = Broken::bound(Concurrency::BimapRead).holds(1, GPU_ARENA, (0, 5), ReadOnly).holds(
         2,
         GPU2_ARENA,
@@ -314,7 +314,7 @@ fn i09_bytes_of_a_kernel_that_are_copied_over() {
     reader.clone().copies(2, CopyKind::Fill, GPU_ARENA, (9, 20)).breaks(9);
     reader.clone().copies(1, copy, GPU_ARENA, (9, 20)).is_sound();
     reader.copies(2, CopyKind::Fill, GPU2_ARENA, (9, 20)).is_sound();
-    // What shares the storage is the same storage; a refresh changes no byte of it.
+    // A copy to a peer writes the same storage; a refresh changes no byte of it.
     let bound = Broken::bound(Concurrency::BimapRead).holds(1, GPU_ARENA, (5, 10), ReadOnly);
     bound.clone().copies(2, bytes(MAIN_ARENA, GPU2_ARENA), GPU2_ARENA, (9, 20)).breaks(9);
     bound.copies(2, CopyKind::Refresh { from: GPU_ARENA }, GPU2_ARENA, (9, 20)).is_sound();
@@ -340,7 +340,7 @@ fn i11_devices_that_may_not_share_storage() {
     both(Concurrency::BimapRead, ReadWrite, ReadOnly).breaks(11);
     both(Concurrency::BimapRead, ReadOnly, WriteInvalidate).breaks(11);
     both(Concurrency::BimapFull, ReadWrite, ReadWrite).is_sound();
-    // One device, one plan, or two storages.
+    // Allowed: uses by one device, by one plan, or of two storages.
     let two =
         |arena| Broken::exclusive().holds(1, GPU_ARENA, (0, 5), ReadWrite).holds(2, arena, (5, 9), ReadWrite);
     two(GPU_ARENA).is_sound();
@@ -401,7 +401,7 @@ fn i18_two_plans_that_fill_the_same_bytes() {
     one.clone().copies(2, copy(MAIN_ARENA, GPU_ARENA), GPU_ARENA, (9, 20)).breaks(18);
     one.clone().copies(2, copy(MAIN_ARENA, GPU2_ARENA), GPU2_ARENA, (9, 20)).is_sound();
     one.copies(1, copy(MAIN_ARENA, GPU_ARENA), GPU_ARENA, (9, 20)).is_sound();
-    // Storage that is shared is filled once; refreshes of different members fill nothing.
+    // Shared storage is filled once; refreshes of different members fill nothing.
     let refresh = |from| CopyKind::Refresh { from };
     let bound = Broken::bound(Concurrency::BimapFull);
     let filled = bound.clone().copies(1, CopyKind::Fill, GPU_ARENA, (0, 10));
@@ -440,7 +440,7 @@ fn i21_a_queue_out_of_order() {
 #[test]
 fn i21_somebody_who_waits_for_nobody() {
     Broken::exclusive().waits(1).breaks(21);
-    // A plan under way is somebody, even without an entry.
+    // A plan under way is a user, even without an entry.
     let transition = Some(Transition { owner: OwnerId(3), steps: 1, binds: false });
     Broken::exclusive().arena(GPU_ARENA, |arena| arena.transition = transition).waits(1).is_sound();
     Broken::exclusive().copies(1, CopyKind::Fill, GPU_ARENA, (0, 5)).waits(1).is_sound();

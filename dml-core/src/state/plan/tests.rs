@@ -1,4 +1,4 @@
-//! Plans, as they are printed.
+//! Plans, compared in their printed form.
 
 use super::super::testbed::{
     ALLOC_NS, Bench, CPU, Driver, GPU, GPU_ARENA, GPU2, GPU2_ARENA, LEN, MAIN_ARENA, REMAP_NS, claim,
@@ -9,7 +9,7 @@ use crate::base::access::Access::{self, ReadOnly, ReadWrite, WriteInvalidate};
 use crate::base::id::DeviceSet;
 use Concurrency::{BimapFull, BimapRead, Exclusive};
 
-/// The steps of a plan for a request, one after the other.
+/// Returns the printed steps of the plan for a request.
 #[track_caller]
 fn steps(driver: &Driver, arena: ArenaId, span: (u64, u64), access: Access) -> String {
     let plan = driver.clone().plan(arena, span, access);
@@ -31,7 +31,7 @@ fn busy<const N: usize>(reason: BusyReason, arenas: [ArenaId; N]) -> Begin {
     Begin::Busy { reason, needs_idle: arenas.into_iter().collect() }
 }
 
-/// A kernel's plan as far as its last step, which is left out.
+/// Carries out a kernel's plan except for its last step.
 #[track_caller]
 fn nearly(driver: &mut Driver, arena: ArenaId, span: (u64, u64), access: Access) -> SyncPlan {
     let plan = driver.plan(arena, span, access);
@@ -79,7 +79,7 @@ fn o1_the_way_with_the_least_cost_is_taken() {
     let bench = Bench::star().link(GPU_ARENA, GPU2_ARENA, 1_000);
     let mut driver = Driver::new(bench);
     driver.write(GPU_ARENA, (0, LEN));
-    // By main memory there would be two allocations.
+    // The path over main memory would need two allocations.
     assert_eq!(steps(&driver, GPU2_ARENA, (0, 9), ReadOnly), "allocate a2; copy a1 ==0..9==> a2 by l4;");
     // Bytes are priced by the next power of two.
     assert_eq!(cost_ns(&driver, GPU2_ARENA, (0, 9), ReadOnly), 1_000 + 16 + ALLOC_NS);
@@ -88,7 +88,7 @@ fn o1_the_way_with_the_least_cost_is_taken() {
     let by_main = "copy a1 ==0..9==> a0 by l1; allocate a2; copy a0 ==0..9==> a2 by l2;";
     assert_eq!(steps(&driver, GPU2_ARENA, (0, 9), ReadOnly), by_main);
     assert_eq!(cost_ns(&driver, GPU2_ARENA, (0, 9), ReadOnly), 2 * (10 + 16) + ALLOC_NS);
-    // From where it is already.
+    // The source is an arena in which the bytes are already valid.
     driver.read(MAIN_ARENA, (0, 5));
     assert_eq!(steps(&driver, GPU2_ARENA, (0, 5), ReadOnly), "allocate a2; copy a0 ==0..5==> a2 by l2;");
 }
@@ -101,7 +101,8 @@ fn o1_changes_of_map_state_have_their_price() {
     let mapped = mapped.link_via((GPU_ARENA, CPU), (MAIN_ARENA, CPU), Allocation::Internal, 10);
     let mut driver = Driver::new(mapped);
     driver.write(MAIN_ARENA, (0, LEN));
-    // Mapping for the host costs more than copying by calls, unless it is mapped already.
+    // Mapping for the host costs more than a copy by read and write calls, unless the arena is already
+    // mapped.
     assert_eq!(steps(&driver, GPU_ARENA, (0, 8), ReadOnly), "allocate a1; copy a0 ==0..8==> a1 by l0;");
     assert_eq!(cost_ns(&driver, GPU_ARENA, (0, 8), ReadOnly), staged + 8 + ALLOC_NS);
     driver.write(GPU_ARENA, (20, LEN));
@@ -131,7 +132,7 @@ fn o2_only_what_is_missing_is_brought() {
         panic!("missing")
     };
     assert!(plan.to_string().ends_with(": allocate a2; copy a0 ==7..9==> a2 by l2;"), "{plan}");
-    // The cost is that of all copies.
+    // The cost of a plan covers all its copies.
     assert_eq!(plan.cost.as_ns(), Some(10 + 2 + ALLOC_NS));
     driver.act(|state, bench| state.unreserve(bench, plan.owner));
     assert_eq!(cost_ns(&driver, GPU_ARENA, (3, 12), ReadOnly), 2 * (10 + 2));
@@ -152,10 +153,10 @@ fn zeros_are_filled_in_where_nobody_in_the_group_holds_them() {
     let mut driver = Driver::zeroed(Bench::star());
     let fill = "allocate a1; fill 0 ==3..9==> a1;";
     assert_eq!(steps(&driver, GPU_ARENA, (3, 9), ReadOnly), fill);
-    // Even where somebody else has them.
+    // Zeros are filled in even if another arena holds them.
     driver.read(MAIN_ARENA, (0, LEN));
     assert_eq!(steps(&driver, GPU_ARENA, (3, 9), ReadOnly), fill);
-    // Through the arena's own device.
+    // The arena's own device fills them in.
     driver.write(GPU_ARENA, (20, LEN));
     driver.state.arena_mut(GPU_ARENA).map = MapState::Mapped(DeviceSet::of(CPU));
     assert_eq!(steps(&driver, GPU_ARENA, (3, 9), ReadOnly), "map a1 for d1; fill 0 ==3..9==> a1;");
@@ -163,7 +164,7 @@ fn zeros_are_filled_in_where_nobody_in_the_group_holds_them() {
     driver.read(MAIN_ARENA, (0, LEN));
     driver.bind(GPU_ARENA, MAIN_ARENA, Exclusive);
     assert_eq!(steps(&driver, GPU_ARENA, (3, 9), ReadOnly), "refresh a0 ~~3..9~~> a1;");
-    // Not where another device works meanwhile, and not twice.
+    // They are not filled in beside another device's kernel, and not by two plans at once.
     let mut driver = Driver::zeroed(Bench::bound(Exclusive));
     driver.write(MAIN_ARENA, (20, LEN));
     driver.bind(GPU_ARENA, MAIN_ARENA, Exclusive);
@@ -182,12 +183,12 @@ fn storage_is_shared_where_a_link_says_so_and_then_nothing_is_copied() {
     driver.write(MAIN_ARENA, (0, LEN));
     let bind = "bind a1 = a0; refresh a0 ~~3..9~~> a1;";
     assert_eq!(steps(&driver, GPU_ARENA, (3, 9), ReadOnly), bind);
-    // Coherent from then on, whoever writes.
+    // From then on the storage is coherent, whichever device writes.
     driver.read(GPU_ARENA, (3, 9));
     assert_eq!(driver.segments(), [(LEN, vec![0, 1], Status::Defined)]);
     driver.write(GPU_ARENA, (3, 9));
     assert_eq!(asked(&driver, MAIN_ARENA, (0, LEN), ReadOnly), Begin::Granted(crate::Seq(2)));
-    // Where the destination has storage of its own the link does not serve.
+    // The binding link cannot be used if the destination has storage of its own.
     let staged =
         Bench::bound(BimapFull).link(MAIN_ARENA, GPU_ARENA, 1_000).link(GPU_ARENA, MAIN_ARENA, 1_000);
     let mut driver = Driver::new(staged);
@@ -197,8 +198,8 @@ fn storage_is_shared_where_a_link_says_so_and_then_nothing_is_copied() {
     assert_eq!(steps(&driver, MAIN_ARENA, (0, 5), ReadOnly), "copy a1 ==0..5==> a0 by l5;");
 }
 
-/// A memory that nothing but a binding joins to the others has its storage by that binding from the start: what is
-/// written there would never leave storage of its own.
+/// A memory that only a binding joins to the others is bound from the start. Contents written to storage of
+/// its own could never leave it.
 #[test]
 fn i10_what_needs_a_binding_shares_storage_from_the_first_touch() {
     let share = "allocate a0; bind a1 = a0;";
@@ -207,7 +208,7 @@ fn i10_what_needs_a_binding_shares_storage_from_the_first_touch() {
     driver.write(GPU_ARENA, (0, 9));
     assert_eq!(asked(&driver, MAIN_ARENA, (0, 9), ReadOnly), Begin::Granted(crate::Seq(1)));
     assert_eq!(steps(&driver, GPU2_ARENA, (0, 9), ReadOnly), "allocate a2; copy a0 ==0..9==> a2 by l2;");
-    // Zeros are filled in where they are to be read, unless those with whom storage comes to be shared have them.
+    // Zeros are filled in for a reader, unless the new root already holds them.
     let driver = Driver::zeroed(Bench::bound(BimapFull));
     let filled = format!("{share} fill 0 ==0..9==> a1;");
     assert_eq!(steps(&driver, GPU_ARENA, (0, 9), ReadOnly), filled);
@@ -222,7 +223,7 @@ fn i10_what_needs_a_binding_shares_storage_from_the_first_touch() {
     }
 }
 
-/// Storage to share that somebody uses in a way that the binding would not permit is waited for.
+/// A request waits for the root's storage while its present use is incompatible with the binding.
 #[test]
 fn i11_storage_to_be_shared_is_waited_for() {
     let mut driver = Driver::new(Bench::bound(Exclusive));
@@ -232,13 +233,13 @@ fn i11_storage_to_be_shared_is_waited_for() {
     driver.end(reader, Outcome::Done);
     driver.write(GPU_ARENA, (9, 12));
     assert_eq!(driver.state.group(GPU_ARENA).len(), 2);
-    // Where links move bytes both ways, however roundabout, a memory has storage of its own.
+    // If links move bytes in both directions, over any number of hops, a memory has storage of its own.
     let ring = Bench::bound(Exclusive).link(GPU_ARENA, GPU2_ARENA, 10).link(GPU2_ARENA, GPU_ARENA, 10);
     let driver = Driver::new(ring);
     assert_eq!(steps(&driver, GPU_ARENA, (0, 5), WriteInvalidate), "allocate a1;");
 }
 
-/// Of several to share with, the one whose use costs least; with none left a memory has storage of its own.
+/// Of several possible roots, the cheapest is taken. Without any, a memory has storage of its own.
 #[test]
 fn i10_storage_to_share_is_the_cheapest_there_is() {
     let shared = Allocation::Bound(BimapRead);
@@ -257,8 +258,9 @@ fn i10_storage_to_share_is_the_cheapest_there_is() {
     assert_eq!(steps(&driver, GPU2_ARENA, (0, 5), WriteInvalidate), "allocate a2;");
 }
 
-/// Of memories that can be bound either way, the one to which most can be bound has the storage; of two, whoever is
-/// touched first. Storage that is there comes before any to be allocated, for it may hold what is needed.
+/// Of memories that can be bound in either direction, the root is the one to which most others can be bound.
+/// Of two equal ones, it is the one that is used first. Existing storage is preferred to new storage, because
+/// it may hold contents.
 #[test]
 fn i10_storage_is_had_where_most_can_share_it() {
     let both = |bench: Bench, gpu: (ArenaId, DeviceId)| {
@@ -277,8 +279,9 @@ fn i10_storage_is_had_where_most_can_share_it() {
     assert_eq!(steps(&driver, MAIN_ARENA, (9, 12), WriteInvalidate), "bind a0 = a1;");
 }
 
-/// Bytes of a fourth memory come to the third by main memory, with which it shares storage: by a refresh that is dear, or
-/// the way round by the second one, which the same path would bind to that storage as well.
+/// Creates a buffer whose bytes are valid in a fourth memory, and whose third memory shares storage with main
+/// memory. The bytes reach the third memory over main memory: by an expensive refresh, or over the second
+/// memory. The latter path would bind the second memory to the same storage.
 fn bound_on_the_way() -> Driver {
     let (main, gpu, gpu2) = ((MAIN_ARENA, CPU), (GPU_ARENA, GPU), (GPU2_ARENA, GPU2));
     let bench = Bench::new().gpu(BimapRead).gpu(BimapRead).gpu(Exclusive).link(ArenaId(3), MAIN_ARENA, 10);
@@ -293,18 +296,19 @@ fn bound_on_the_way() -> Driver {
     driver
 }
 
-/// A hop may bind a memory to storage that the end of a later hop has as well: nothing is copied onto itself.
+/// A hop may bind a memory to the storage of a later hop's destination. No bytes are then copied onto
+/// themselves.
 #[test]
 fn i07_a_hop_is_judged_by_what_the_hops_before_it_bound() {
     let driver = bound_on_the_way();
     let by_refresh = "map a2 for d0; copy a3 ==0..9==> a0 by l0; map a2 for d2; refresh a0 ~~0..9~~> a2;";
     assert_eq!(steps(&driver, GPU2_ARENA, (0, 9), ReadOnly), by_refresh);
-    // The copy takes the peer's access away, and giving that back has its price.
+    // The copy takes the peer's access away, and restoring it has a price.
     assert_eq!(cost_ns(&driver, GPU2_ARENA, (0, 9), ReadOnly), 10 + 900_000 + 2 * 16 + REMAP_NS);
 }
 
-/// The second hop reads its source through another device than that through which the first one writes it, and each has
-/// to be given access: what seemed the cheapest way is not.
+/// The second hop reads its source through another device than the one through which the first hop writes it.
+/// Both devices need access, so the path that seemed the cheapest is not.
 #[test]
 fn o1_a_path_is_taken_at_the_price_it_has_as_walked() {
     let bench = |direct_ns| {
@@ -317,7 +321,7 @@ fn o1_a_path_is_taken_at_the_price_it_has_as_walked() {
         driver.write(MAIN_ARENA, (0, 9));
         driver
     };
-    // To map for the host costs 1,000, and so does to give the gpu its access back, which is seen only on the way.
+    // Mapping for the host costs 1,000 ns. So does returning access to the GPU, which only the walk reveals.
     let round = "map a1 for d0; copy a0 ==0..8==> a1 by l0; map a1 for d1; copy a1 ==0..8==> a2 by l1;";
     assert_eq!(steps(&bench(9_000), GPU2_ARENA, (0, 8), ReadOnly), round);
     assert_eq!(cost_ns(&bench(9_000), GPU2_ARENA, (0, 8), ReadOnly), 2 * (10 + 8 + REMAP_NS));
@@ -326,8 +330,8 @@ fn o1_a_path_is_taken_at_the_price_it_has_as_walked() {
     assert_eq!(cost_ns(&bench(1_500), GPU2_ARENA, (0, 8), ReadOnly), 1_500 + 8);
 }
 
-/// The device of a memory that shares storage is gone: its arena has no access to hand over and cannot be asked to, and
-/// the others go on.
+/// An arena that shares storage and whose device is lost has no access to hand over. The other members
+/// continue.
 #[test]
 fn i06_a_lost_member_keeps_nobody_from_its_storage() {
     let mut driver = Driver::new(Bench::bound(Exclusive));
@@ -337,7 +341,8 @@ fn i06_a_lost_member_keeps_nobody_from_its_storage() {
     assert_eq!(asked(&driver, MAIN_ARENA, (0, LEN), ReadWrite), Begin::Granted(crate::Seq(1)));
 }
 
-/// A coherent member that only its own device reaches has no access to hand over where another binding narrows the group.
+/// A coherent member that only its own device reaches has no access to hand over if another binding narrows
+/// the group.
 #[test]
 fn i06_a_coherent_member_out_of_reach_keeps_nobody_from_its_storage() {
     let shared = Allocation::Bound(BimapFull);
@@ -351,7 +356,7 @@ fn i06_a_coherent_member_out_of_reach_keeps_nobody_from_its_storage() {
     driver.write(GPU2_ARENA, (0, LEN));
 }
 
-/// While a binding to a storage is under way, nobody begins to use it through another of its members.
+/// While a binding to a storage is under way, no request begins to use it through another member.
 #[test]
 fn i11_nobody_joins_a_storage_by_a_peer_while_another_is_being_bound_to_it() {
     let bench = Bench::bound(Exclusive).memory(CPU, DeviceSet::of(CPU), BimapFull);
@@ -385,7 +390,7 @@ fn i10_bindings_do_not_chain() {
 
 #[test]
 fn i06_shared_storage_is_handed_over_by_every_member() {
-    // Two gpus whose storage the host can map; the second is bound to the first.
+    // Two GPUs whose storage the host can map; the second is bound to the first.
     let bench = |concurrency| {
         let bench = Bench::new().gpu(concurrency).gpu(concurrency);
         let bench = bench.link_via((GPU_ARENA, GPU), (GPU2_ARENA, GPU2), Allocation::Bound(concurrency), 10);
@@ -397,7 +402,7 @@ fn i06_shared_storage_is_handed_over_by_every_member() {
         driver
     };
     let mut driver = shared(Exclusive);
-    // The peer's own device loses its access before the rules that come with the binding hold.
+    // The peer's own device loses its access before the rules of the binding apply.
     let hand_over = "map a1 for d0; bind a2 = a1; refresh a1 ~~3..9~~> a2;";
     assert_eq!(steps(&driver, GPU2_ARENA, (3, 9), ReadOnly), hand_over);
     driver.read(GPU2_ARENA, (3, 9));
@@ -409,7 +414,7 @@ fn i06_shared_storage_is_handed_over_by_every_member() {
     let mut coherent = shared(BimapFull);
     coherent.read(GPU2_ARENA, (3, 9));
     assert_eq!(maps(&coherent), [MapState::Unmapped; 2]);
-    // Readers together, a writer alone.
+    // Readers share the storage; a writer has it alone.
     let mut reading = shared(BimapRead);
     reading.read(GPU2_ARENA, (3, 9));
     let reader = reading.acquire(GPU_ARENA, (0, 5), ReadOnly);
@@ -423,7 +428,7 @@ fn i06_shared_storage_is_handed_over_by_every_member() {
 
 #[test]
 fn what_stands_in_the_way_is_named() {
-    // The host maps the gpu's storage to copy.
+    // The host maps the GPU's storage for copies.
     let bench = Bench::new().gpu(Exclusive).gpu(Exclusive);
     let bench = bench.link_via((GPU_ARENA, CPU), (MAIN_ARENA, CPU), Allocation::Internal, 10);
     let bench = bench.link(MAIN_ARENA, GPU2_ARENA, 10);
@@ -435,15 +440,15 @@ fn what_stands_in_the_way_is_named() {
     assert_eq!(asked(&driver, MAIN_ARENA, (0, 5), ReadOnly), busy(BusyReason::ArenaInUse, to_main));
     assert_eq!(asked(&driver, GPU2_ARENA, (0, 5), ReadOnly), busy(BusyReason::ArenaInUse, all));
     driver.end(kernel, Outcome::Done);
-    // Then main memory is being allocated, and the gpu's map state changes.
+    // Main memory is being allocated, and the GPU's map state is about to change.
     let first = driver.plan(MAIN_ARENA, (0, 5), ReadOnly);
     assert_eq!(asked(&driver, GPU2_ARENA, (5, 9), ReadOnly), busy(BusyReason::InTransition, all));
     assert_eq!(asked(&driver, MAIN_ARENA, (10, 12), ReadOnly), busy(BusyReason::InTransition, to_main));
     assert_eq!(asked(&driver, MAIN_ARENA, (3, 9), ReadOnly), busy(BusyReason::Copying, [MAIN_ARENA]));
-    // Once both are as they should be, a second copy runs beside the first.
+    // After both changes, a second copy runs beside the first.
     first.steps[..2].iter().for_each(|&step| driver.step(first.owner, step));
     assert_eq!(steps(&driver, MAIN_ARENA, (10, 12), ReadOnly), "copy a1 ==10..12==> a0 by l0;");
-    // A kernel on the gpu would cut it off.
+    // A kernel on the GPU would cut the copy off.
     assert_eq!(asked(&driver, GPU_ARENA, (10, 12), ReadOnly), busy(BusyReason::ArenaInUse, [GPU_ARENA]));
 }
 
@@ -460,7 +465,8 @@ fn lost_arenas_are_no_way() {
     assert_eq!(steps(&driver, GPU2_ARENA, (0, 5), ReadOnly), "allocate a2; copy a1 ==0..5==> a2 by l4;");
 }
 
-/// The host reads main memory while the gpu comes to share it: the gpu's arena has to give the host access, too.
+/// The host reads main memory while the GPU's arena is bound to it. The GPU's arena must give the host access
+/// too.
 #[test]
 fn i06_a_binding_serves_those_who_are_there_already() {
     let mut driver = Driver::new(Bench::bound(BimapRead));
@@ -473,7 +479,7 @@ fn i06_a_binding_serves_those_who_are_there_already() {
     assert_eq!(steps(&driver, GPU_ARENA, (0, 5), ReadOnly), brought_first);
 }
 
-/// Two devices reach a peer. The one that works in the group is the one that it is mapped for.
+/// Two devices can reach a peer. It is mapped for the one that works in the group.
 #[test]
 fn i06_a_peer_is_mapped_for_the_device_that_reaches_it() {
     let other = DeviceId(3);
@@ -502,7 +508,7 @@ fn only_paths_of_idle_buffers_are_remembered() {
     let mapped = "map a1 for d0; copy a1 ==5..9==> a0 by l0;";
     assert_eq!(steps(&driver, MAIN_ARENA, (5, 9), ReadOnly), mapped);
     assert_eq!(driver.bench.remembered(), before + 1);
-    // Beside a kernel, and beside a copy, it goes another way.
+    // Beside a kernel, and beside a copy, the plan takes another path.
     let staged = "copy a1 ==5..9==> a0 by l1;";
     let kernel = driver.acquire(GPU_ARENA, (20, LEN), ReadOnly);
     assert_eq!(steps(&driver, MAIN_ARENA, (5, 9), ReadOnly), staged);
@@ -515,7 +521,7 @@ fn only_paths_of_idle_buffers_are_remembered() {
     driver.act(|state, bench| state.unreserve(bench, owner));
     assert_eq!(driver.bench.remembered(), before);
     assert_eq!(steps(&driver, MAIN_ARENA, (5, 9), ReadOnly), mapped);
-    // Where storage is shared the key does not say by whom.
+    // The key does not contain the arenas that share a storage, so their paths are not cached.
     let mut driver = Driver::new(Bench::bound(Exclusive));
     driver.write(MAIN_ARENA, (0, LEN));
     driver.bind(GPU_ARENA, MAIN_ARENA, Exclusive);
@@ -552,7 +558,7 @@ fn no_bytes_are_copied_between_those_who_share_them() {
     driver.write(MAIN_ARENA, (0, LEN));
     driver.bind(GPU_ARENA, MAIN_ARENA, BimapRead);
     assert_eq!(steps(&driver, GPU_ARENA, (0, 5), ReadOnly), "refresh a0 ~~0..5~~> a1;");
-    // Not even where neither has them yet.
+    // This holds even if neither arena has the bytes yet.
     driver.write(GPU2_ARENA, (0, 5));
     let steps = steps(&driver, GPU_ARENA, (0, 5), ReadOnly);
     assert!(
@@ -583,14 +589,14 @@ fn an_end_in_transition_keeps_others_out_until_it_is_over() {
 
 #[test]
 fn i09_bytes_of_a_valid_peer_are_not_copied_over() {
-    // Main memory and the gpu share storage; the second gpu has newer bytes of the rest.
+    // Main memory and the GPU share storage; the second GPU holds the first ten bytes too.
     let bench = Bench::new().gpu(BimapRead).gpu(Exclusive).link(MAIN_ARENA, GPU2_ARENA, 10);
     let bench = bench.link_via((MAIN_ARENA, CPU), (GPU_ARENA, GPU), Allocation::Bound(BimapRead), 10);
     let mut driver = Driver::new(bench.link(GPU2_ARENA, GPU_ARENA, 1));
     driver.write(MAIN_ARENA, (0, LEN));
     driver.bind(GPU_ARENA, MAIN_ARENA, BimapRead);
     driver.read(GPU2_ARENA, (0, 10));
-    // The second gpu could give the bytes, over what main memory holds.
+    // A copy from the second GPU would overwrite the valid bytes of main memory.
     assert_eq!(steps(&driver, GPU_ARENA, (0, 10), ReadOnly), "refresh a0 ~~0..10~~> a1;");
     driver.write(GPU2_ARENA, (0, 5));
     let one_each = "map a1 for d1; copy a2 ==0..5==> a1 by l2; refresh a0 ~~5..10~~> a1;";
@@ -610,7 +616,7 @@ fn i18_bytes_are_filled_by_one_plan_at_a_time() {
     assert_eq!(steps(&driver, GPU_ARENA, (4, 9), ReadOnly), "copy a0 ==4..9==> a1 by l0;");
 }
 
-/// A kernel that will write what it is brought needs the storage for itself where only reading is shared.
+/// Under `BimapRead`, a kernel that will write the bytes it is brought needs exclusive access to the storage.
 #[test]
 fn writing_is_part_of_the_price() {
     let bench = Bench::new().gpu(BimapRead).link(MAIN_ARENA, GPU_ARENA, 10);
@@ -618,7 +624,7 @@ fn writing_is_part_of_the_price() {
     driver.write(GPU_ARENA, (0, LEN));
     driver.write(MAIN_ARENA, (0, 10));
     driver.state.arena_mut(GPU_ARENA).map = MapState::Bimapped(DeviceSet::of(CPU));
-    // Being written by the copy itself counts in any case.
+    // The copy itself is a writer, whatever the kernel does.
     assert_eq!(cost_ns(&driver, GPU_ARENA, (0, 8), ReadOnly), 10 + 8 + REMAP_NS);
     let bound = Bench::new().gpu(BimapRead);
     let bound = bound.link_via((GPU_ARENA, GPU), (MAIN_ARENA, CPU), Allocation::Bound(BimapRead), 10);
@@ -635,8 +641,8 @@ fn writing_is_part_of_the_price() {
 
 #[test]
 fn i11_a_binding_narrows_no_rules_under_which_others_share_the_storage() {
-    // The first gpu's memory is coherent: its own kernels read beside copies that the second gpu makes there. The second
-    // gpu's memory can be bound to it, but then only readers may share the storage.
+    // The first GPU's memory is coherent: its own kernels read beside copies that the second GPU makes there.
+    // The second GPU's memory can be bound to it, but then only readers may share the storage.
     let both = [CPU, GPU2].into_iter().collect();
     let bench = Bench::new().memory(GPU, both, BimapFull).memory(GPU2, DeviceSet::of(CPU), BimapRead);
     let bench = bench.link_via((MAIN_ARENA, CPU), (GPU_ARENA, GPU2), Allocation::Internal, 10);
@@ -647,8 +653,8 @@ fn i11_a_binding_narrows_no_rules_under_which_others_share_the_storage() {
     let copies = driver.plan(GPU_ARENA, (5, 10), ReadOnly);
     let (_, begin) = driver.ask(GPU2_ARENA, (0, 5), ReadOnly);
     let Begin::Busy { reason: BusyReason::ArenaInUse, .. } = begin else { panic!("{begin:?}") };
-    // Readers alone may share it, on whatever device.
-    driver.carry_out(copies).expect("nobody else is there");
+    // Readers may share it, on any device.
+    driver.carry_out(copies).expect("there is no conflict");
     let plan = driver.plan(GPU2_ARENA, (0, 5), ReadOnly);
     driver.carry_out(plan).expect("all of them read");
     driver.end(reader, Outcome::Done);

@@ -1,4 +1,4 @@
-//! Who is admitted before whom.
+//! The order in which waiting requests are admitted.
 
 use super::super::Outcome;
 use super::super::testbed::{Bench, CPU, Driver, GPU_ARENA, GPU2_ARENA, LEN, MAIN_ARENA, claim};
@@ -14,12 +14,12 @@ thread_local! {
     static LOOKS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts a waiting request that is looked at.
+/// Counts an examination of a waiting request.
 pub(super) fn count_look() {
     LOOKS.set(LOOKS.get() + 1);
 }
 
-/// Everything is valid in main memory and in the first gpu.
+/// Creates a buffer whose bytes are all valid in main memory and in the first GPU.
 fn written() -> Driver {
     let mut driver = Driver::new(Bench::star());
     driver.write(MAIN_ARENA, (0, LEN));
@@ -27,7 +27,7 @@ fn written() -> Driver {
     driver
 }
 
-/// Ends a grant, and says who is admitted.
+/// Ends a grant, and returns the tickets of the admitted requests.
 fn leave(driver: &mut Driver, grant: OwnerId) -> Vec<Ticket> {
     driver.act(|state, bench| {
         assert!(state.release(bench, grant, Outcome::NotStarted).is_ok());
@@ -45,7 +45,7 @@ fn l03_nobody_passes_whom_he_would_keep_waiting() {
     let reader = driver.acquire(MAIN_ARENA, (0, 10), ReadOnly);
     let writer = driver.wait(MAIN_ARENA, (5, 15), ReadWrite);
     let queue = Begin::Busy { reason: BusyReason::Queue, needs_idle: ArenaSet::EMPTY };
-    // What the writer wants is left to it, what it does not want is not.
+    // Requests for the writer's bytes queue behind it; requests for other bytes are granted.
     for (span, access, expected) in [
         ((5, 6), ReadOnly, queue.clone()),
         ((10, 15), WriteInvalidate, queue.clone()),
@@ -55,7 +55,7 @@ fn l03_nobody_passes_whom_he_would_keep_waiting() {
     ] {
         assert_eq!(driver.clone().ask(GPU_ARENA, span, access).1, expected, "{span:?} {access:?}");
     }
-    // Those who wait behind it are looked at the same way.
+    // The same holds for requests that wait behind the writer.
     let request = driver.request(MAIN_ARENA, &[claim(14, 20, ReadOnly)]);
     let behind = Ticket(request.grant.0);
     driver.act(|state, _| state.enqueue(behind, request));
@@ -90,11 +90,11 @@ fn l03_nobody_takes_an_arena_that_an_earlier_one_needs_idle() {
     driver.write(GPU_ARENA, (0, LEN));
     driver.read(GPU2_ARENA, (20, LEN));
     let kernel = driver.acquire(GPU_ARENA, (0, 5), ReadOnly);
-    // The host has to map the gpu's storage, where a kernel runs.
+    // The host must map the GPU's storage, which a kernel uses.
     let host = driver.wait(MAIN_ARENA, (10, 15), ReadOnly);
     let queue = Begin::Busy { reason: BusyReason::Queue, needs_idle: ArenaSet::EMPTY };
     assert_eq!(driver.clone().ask(GPU_ARENA, (0, 5), ReadOnly).1, queue);
-    // Nor its bytes anywhere, nor as the end of a copy; else it does not matter.
+    // Requests that conflict with it, or copy from that arena, queue. Other requests are granted.
     assert_eq!(driver.clone().ask(GPU2_ARENA, (10, 15), WriteInvalidate).1, queue);
     assert_eq!(driver.clone().ask(GPU2_ARENA, (0, 5), ReadOnly).1, queue);
     assert!(matches!(driver.clone().ask(GPU2_ARENA, (20, 25), ReadOnly).1, Begin::Granted(_)));
@@ -147,8 +147,8 @@ fn who_waits_for_what_can_never_be_is_told() {
     assert_eq!(admitted[0].request.arena, GPU2_ARENA);
 }
 
-/// A kernel has two waiting requests for the same bytes. When the later one is granted, the earlier one is refused at
-/// once, because it can never be granted.
+/// A kernel has two waiting requests for the same bytes. When the later one is granted, the earlier one is
+/// refused at once, because it can never be granted.
 #[test]
 fn l03_a_kernel_let_in_twice_is_told_the_first_time() {
     let mut driver = written();
@@ -207,12 +207,12 @@ fn those_behind_a_writer_of_all_bytes_are_not_looked_at() {
             assert_eq!(tickets(&driver).len(), REQUESTS - served);
             grant = driver.state.requestors()[0].grant;
         }
-        // The one that is admitted, and the next one, which has to wait.
+        // Each release examines the admitted request and the next one, which must wait.
         assert!(LOOKS.get() <= 4 * REQUESTS, "{} looks", LOOKS.get());
     }
 }
 
-/// Bytes of requests that have left do not keep the queue from knowing that its first request bars the others.
+/// Bytes claimed only by requests that have left do not hide that the first request bars all others.
 #[test]
 fn the_queue_forgets_bytes_that_no_request_claims() {
     let mut driver = written();

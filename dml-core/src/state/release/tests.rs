@@ -1,4 +1,4 @@
-//! How grants end, told in segments: where each ends, who is valid there, and what it holds.
+//! The ends of grants, checked by the segments: the end, the valid-set and the status of each.
 
 use super::super::testbed::{Bench, Driver, GPU, GPU_ARENA, GPU2, GPU2_ARENA, LEN, MAIN_ARENA, claim};
 use super::super::{ArenaState, Begin, Request};
@@ -10,7 +10,7 @@ use Status::{Defined, Poisoned, Undefined, Zeroed};
 
 const NOBODY: OwnerId = OwnerId(999);
 
-/// Everything was written in main memory and then brought to the gpu.
+/// Creates a buffer whose bytes were written in main memory and then brought to the GPU.
 fn held_twice() -> Driver {
     let mut driver = Driver::new(Bench::star());
     driver.write(MAIN_ARENA, (0, LEN));
@@ -84,7 +84,7 @@ fn i15_a_grant_ends_once_and_alone() {
 
 #[test]
 fn i02_a_failed_writer_leaves_what_others_hold() {
-    // Both hold it; the gpu alone; nobody but it.
+    // Valid in both arenas, then in the GPU alone.
     let mut driver = Driver::new(Bench::star());
     driver.write(MAIN_ARENA, (0, 10));
     driver.write(GPU_ARENA, (5, LEN));
@@ -94,7 +94,7 @@ fn i02_a_failed_writer_leaves_what_others_hold() {
     assert_eq!(released, Ok(Release { outcome: Outcome::Failed, commit: None, lost: None }));
     let expected = [(5, vec![0], Poisoned(Committed)), (10, vec![], Poisoned(Lost)), (LEN, vec![1], Defined)];
     assert_eq!(driver.segments(), expected);
-    // Overwriting heals, failing to overwrite does not; the bytes beside stay.
+    // A commit replaces poisoned bytes, a failed writer does not. Bytes outside the claim do not change.
     let grant = driver.acquire(GPU_ARENA, (3, 8), WriteInvalidate);
     driver.end(grant, Outcome::Failed);
     assert_eq!(driver.segments(), expected);
@@ -154,7 +154,7 @@ fn a_lost_device_has_not_done_anything() {
         let poisoned = driver.segments().iter().any(|(_, _, status)| *status == Poisoned(Committed));
         assert_eq!(poisoned, counts == Outcome::Failed);
     }
-    // Another's loss is not its own.
+    // The loss of another device does not fail the grant.
     let mut driver = held_twice();
     let grant = driver.acquire(GPU_ARENA, (5, 9), ReadWrite);
     driver.act(|state, bench| state.device_lost(bench, GPU2));
@@ -172,7 +172,7 @@ fn i04_a_downgraded_grant_reads_its_own_commit() {
     let entry = driver.state.requestors()[1].clone();
     assert_eq!((entry.grant, entry.seq_at_grant, entry.phase), (grant, Seq(2), Phase::Granted));
     assert_eq!(entry.claims[..], [claim(5, 9, ReadOnly)]);
-    // A reader stays what it is, and there is no second commit.
+    // Downgrading a reading grant changes nothing and commits nothing.
     assert_eq!(driver.act(|state, bench| state.downgrade(bench, first)), Ok(None));
     assert_eq!(driver.act(|state, bench| state.downgrade(bench, grant)), Ok(None));
     assert_eq!(driver.release(grant, Outcome::Done).map(|release| release.commit), Ok(None));
@@ -196,7 +196,7 @@ fn restore_gives_back_what_is_left_of_free_bytes() {
     let not = |start, end| Err(Refusal::NotRestorable { span: Span::new(start, end) });
     driver.refuses(not(10, 15), |state, _| state.restore(Span::new(0, LEN)));
     driver.refuses(not(14, 15), |state, _| state.restore(Span::new(14, 18)));
-    // Held by a kernel that overwrites some of them.
+    // A kernel holds some of the bytes in order to overwrite them.
     let holder = driver.acquire(GPU2_ARENA, (8, 12), WriteInvalidate);
     driver.refuses(Ok(false), |state, _| state.restore(Span::new(5, 9)));
     assert_eq!(driver.act(|state, _| state.restore(Span::new(3, 8))), Ok(true));

@@ -1,4 +1,4 @@
-//! Storage that is shared, freed and lost; the end of the buffer.
+//! Shared, freed and lost storage, and the end of the buffer.
 
 use super::super::BusyReason;
 use super::super::testbed::{Bench, CPU, Driver, GPU, GPU_ARENA, GPU2, GPU2_ARENA, LEN, MAIN_ARENA};
@@ -10,7 +10,7 @@ use Status::{Defined, Poisoned, Undefined, Zeroed};
 
 const OWNER: OwnerId = OwnerId(77);
 
-/// Written in main memory; the gpu can share that storage.
+/// Creates a buffer that was written in main memory, whose storage the GPU can share.
 fn written(concurrency: Concurrency) -> Driver {
     let mut driver = Driver::new(Bench::bound(concurrency));
     driver.write(MAIN_ARENA, (0, LEN));
@@ -21,7 +21,7 @@ fn fresh(driver: &Driver, arena: ArenaId) -> ArenaState {
     ArenaState::new(driver.bench.arena(arena))
 }
 
-/// Carries out every copy of the buffer, of whatever plan.
+/// Carries out every copy of the buffer, of all plans.
 fn all_copied(driver: &mut Driver) {
     let copies: Vec<_> = driver.state.copies().iter().map(|copy| copy.id).collect();
     for id in copies {
@@ -100,7 +100,7 @@ fn nothing_is_bound_beside_a_plan_or_a_user() {
             driver.refuses(Err(expected), |state, _| state.bind(OWNER, arena, MAIN_ARENA, BimapFull));
         }
     };
-    // The arena is being allocated; the root is being shared.
+    // The arena is about to be allocated, or another arena is about to be bound to the root.
     let mut driver = written(BimapFull);
     let _ = driver.plan(GPU2_ARENA, (0, 5), WriteInvalidate);
     bind(GPU2_ARENA, BindRefusal::InTransition)(&mut driver);
@@ -108,7 +108,7 @@ fn nothing_is_bound_beside_a_plan_or_a_user() {
     let owner = driver.next();
     driver.act(|state, _| state.bind(owner, GPU_ARENA, MAIN_ARENA, BimapFull)).unwrap();
     bind(GPU2_ARENA, BindRefusal::InTransition)(&mut driver);
-    // A kernel uses the root; its peer; a copy reads it.
+    // A kernel uses the root, then a peer of it, and then a copy reads the root.
     let mut driver = written(BimapFull);
     let holder = driver.acquire(MAIN_ARENA, (0, 5), ReadOnly);
     bind(GPU_ARENA, BindRefusal::InUse)(&mut driver);
@@ -120,7 +120,7 @@ fn nothing_is_bound_beside_a_plan_or_a_user() {
     driver.read(GPU2_ARENA, (0, 5));
     let _ = driver.plan(GPU2_ARENA, (5, 9), ReadOnly);
     bind(GPU_ARENA, BindRefusal::InUse)(&mut driver);
-    // All has been brought for a kernel of the root that does not yet have its grant.
+    // All bytes have arrived for a kernel of the root that does not have its grant yet.
     let mut driver = written(BimapFull);
     driver.write(GPU2_ARENA, (0, 5));
     let _ = driver.plan(MAIN_ARENA, (0, 5), ReadOnly);
@@ -137,7 +137,7 @@ fn what_is_bound_to_lost_storage_is_let_go_once_nobody_wants_it() {
     driver.act(|state, bench| state.device_lost(bench, CPU));
     driver.step(owner, plan.steps[0]);
     assert_eq!(*driver.state.arena(GPU_ARENA), fresh(&driver, GPU_ARENA));
-    // A kernel that came for it holds it for as long as its plan is under way.
+    // A kernel whose plan is under way keeps the lost storage.
     let mut driver = written(BimapFull);
     let plan = driver.plan(GPU_ARENA, (0, 5), ReadOnly);
     driver.act(|state, bench| state.device_lost(bench, CPU));
@@ -163,7 +163,7 @@ fn storage_in_use_is_not_freed() {
     refused(&mut driver, GPU_ARENA);
     driver.end(holder, Outcome::Done);
     assert_eq!(driver.free(GPU_ARENA), Ok(()));
-    // Both ends of a copy, and an arena to be allocated.
+    // Both ends of a copy are in use, and so is an arena that is about to be allocated.
     let mut driver = both();
     let plan = driver.plan(GPU2_ARENA, (0, 5), ReadOnly);
     for arena in [MAIN_ARENA, GPU2_ARENA] {
@@ -173,7 +173,7 @@ fn storage_in_use_is_not_freed() {
     let plan = driver.plan(GPU2_ARENA, (0, 5), WriteInvalidate);
     refused(&mut driver, GPU2_ARENA);
     driver.act(|state, bench| state.unreserve(bench, plan.owner));
-    // Everything has been brought, and the grant is still to come.
+    // All bytes have arrived, but the plan is not finished.
     let _ = driver.plan(GPU_ARENA, (5, 9), ReadOnly);
     all_copied(&mut driver);
     assert_eq!(driver.state.arena(GPU_ARENA).users(), 0);
@@ -181,7 +181,8 @@ fn storage_in_use_is_not_freed() {
     assert_eq!(driver.free(GPU2_ARENA), Ok(()));
 }
 
-/// Two members share the storage of main memory, and neither root nor peers can be planned with while one leaves.
+/// A member cannot be freed while a plan uses the root or a peer, because the plan was made under the rules
+/// of the whole group.
 #[test]
 fn i11_a_member_does_not_leave_under_a_plan_of_its_group() {
     let group = || {
@@ -193,7 +194,7 @@ fn i11_a_member_does_not_leave_under_a_plan_of_its_group() {
     let refused = |driver: &mut Driver| {
         driver.refuses(Err(FreeRefusal::InUse), |state, bench| state.free(bench, GPU_ARENA));
     };
-    // A copy from main memory; a copy that has arrived there for a kernel to come.
+    // A copy from main memory, then a copy to it that has arrived for a kernel without a grant.
     let mut driver = group();
     let plan = driver.plan(GPU2_ARENA, (0, 5), ReadOnly);
     refused(&mut driver);
@@ -204,9 +205,9 @@ fn i11_a_member_does_not_leave_under_a_plan_of_its_group() {
     assert_eq!(driver.state.arena(MAIN_ARENA).users(), 0);
     refused(&mut driver);
     driver.act(|state, bench| state.finish(bench, plan.owner).map(|entry| entry.seq_at_grant)).unwrap();
-    // A kernel that works in main memory is no plan.
+    // A granted kernel in main memory does not prevent it.
     assert_eq!(driver.free(GPU_ARENA), Ok(()));
-    // A third member being bound.
+    // A third member is being bound.
     let mut driver = written(BimapFull);
     driver.bind(GPU_ARENA, MAIN_ARENA, BimapFull);
     let owner = driver.next();
@@ -244,11 +245,11 @@ fn i13_the_last_copy_is_not_freed() {
         assert_eq!(driver.clone().free(arena), Ok(()), "{arena}");
     }
     assert_eq!(driver.free(GPU2_ARENA), Ok(()));
-    // Main memory was on the way and holds everything.
+    // Main memory was an intermediate hop, so it holds all bytes.
     assert_eq!(driver.free(GPU_ARENA), Ok(()));
     assert_eq!(driver.segments(), [(20, vec![0], Defined), (LEN, vec![], Undefined)]);
     driver.refuses(Err(FreeRefusal::WouldLoseData), |state, bench| state.free(bench, MAIN_ARENA));
-    // What can be restored counts, what is lost and what is zero does not.
+    // Restorable bytes count as data, lost bytes and zeros do not.
     let failed = driver.acquire(GPU_ARENA, (0, 20), ReadWrite);
     driver.end(failed, Outcome::Failed);
     driver.refuses(Err(FreeRefusal::WouldLoseData), |state, bench| state.free(bench, MAIN_ARENA));
@@ -279,7 +280,7 @@ fn i02_those_who_go_on_sharing_coherently_are_valid_together() {
     driver.write(MAIN_ARENA, (0, 20));
     driver.bind(GPU_ARENA, MAIN_ARENA, BimapFull);
     driver.bind(GPU2_ARENA, MAIN_ARENA, BimapRead);
-    // Not coherent with three of them: a write in one is not valid in the others.
+    // The second binding makes the group incoherent: a write in one arena is not valid in the others.
     driver.write(MAIN_ARENA, (0, 10));
     assert_eq!(
         driver.segments(),
@@ -310,7 +311,7 @@ fn i16_a_lost_device_takes_its_copies_and_no_others() {
     assert_eq!(losses(&driver), [Loss::None, Loss::Device, Loss::None]);
     let (_, begin) = driver.ask(GPU_ARENA, (0, 5), WriteInvalidate);
     assert_eq!(begin, Begin::Refused(Refusal::DeviceLost { arena: GPU_ARENA }));
-    // What could be restored cannot, what was zero is.
+    // Restorable bytes become lost, and zeros stay zeros.
     let failed = driver.acquire(GPU2_ARENA, (0, 5), ReadWrite);
     driver.end(failed, Outcome::Failed);
     driver.act(|state, bench| state.device_lost(bench, CPU));
@@ -335,7 +336,7 @@ fn i05_a_lost_root_takes_its_members_along_once_they_are_free() {
     assert_eq!(driver.release(holder, Outcome::Done).map(|release| release.outcome), Ok(Outcome::Failed));
     assert_eq!(*driver.state.arena(GPU_ARENA), fresh(&driver, GPU_ARENA));
     driver.write(GPU_ARENA, (0, 5));
-    // A member's device takes nothing from the root, and its loss is for ever.
+    // The loss of a member's device does not affect the root, and is permanent.
     let mut driver = written(BimapFull);
     driver.bind(GPU_ARENA, MAIN_ARENA, BimapFull);
     driver.act(|state, bench| state.device_lost(bench, GPU));
@@ -347,7 +348,7 @@ fn i05_a_lost_root_takes_its_members_along_once_they_are_free() {
 
 #[test]
 fn i05_the_last_change_of_a_plan_lets_go_of_storage_that_was_lost_meanwhile() {
-    // The plan ends with the map change of the member that it has bound, as a prefetch of zeros does.
+    // The last step of the plan is the map change of the bound member, as in a prefetch of zeros.
     let mut driver = Driver::zeroed(Bench::bound(BimapFull));
     driver.read(MAIN_ARENA, (0, LEN));
     let target = MapState::initial(driver.bench.arena(GPU_ARENA));
@@ -367,7 +368,7 @@ fn i05_the_last_change_of_a_plan_lets_go_of_storage_that_was_lost_meanwhile() {
             assert_eq!(refused.len(), 1);
         }
         let admitted = driver.act(|state, bench| {
-            state.mapped(bench, OWNER, (GPU_ARENA, GPU, target), target).expect("as it was asked for");
+            state.mapped(bench, OWNER, (GPU_ARENA, GPU, target), target).expect("as requested");
             assert_eq!(*state.arena(GPU_ARENA), ArenaState::new(bench.arena(GPU_ARENA)));
             state.pump(bench)
         });
@@ -398,14 +399,14 @@ fn i25_a_buffer_closes_when_the_last_one_leaves() {
         assert_eq!(driver.state.lifecycle(), Lifecycle::Closed);
         assert_eq!(driver.segments(), [(LEN, vec![], Undefined)]);
         assert!(driver.state.arenas.iter().all(|arena| arena.alloc == Alloc::Unallocated));
-        // Closed it stays.
+        // A closed buffer stays closed.
         assert_eq!(driver.act(|state, bench| state.close(bench)), []);
         assert_eq!(driver.state.lifecycle(), Lifecycle::Closed);
     }
     let mut driver = written(BimapFull);
     assert_eq!(driver.act(|state, bench| state.close(bench)), []);
     assert_eq!(driver.state.lifecycle(), Lifecycle::Closed);
-    // A copy, too, is somebody.
+    // A copy is a user too.
     let mut driver = written(BimapFull);
     let owner = driver.next();
     let begin = driver.act(|state, bench| state.prefetch(bench, owner, GPU2_ARENA, Span::new(0, 5)));

@@ -1,4 +1,4 @@
-//! Asking, and the steps of plans, half way through as well.
+//! Requests, and the steps of plans, including plans that are half done.
 
 use super::super::testbed::{
     ALLOC_NS, Bench, CPU, Driver, GPU, GPU_ARENA, GPU2, GPU2_ARENA, LEN, MAIN_ARENA, claim,
@@ -15,7 +15,7 @@ fn busy(reason: BusyReason) -> Begin {
     Begin::Busy { reason, needs_idle: ArenaSet::EMPTY }
 }
 
-/// Everything is valid in main memory.
+/// Creates a buffer whose bytes are all valid in main memory.
 fn written() -> Driver {
     let mut driver = Driver::new(Bench::star());
     driver.write(MAIN_ARENA, (0, LEN));
@@ -48,7 +48,7 @@ fn i01_who_asks_is_kept_out_by_whoever_is_there() {
         assert_eq!(driver.clone().ask(GPU_ARENA, span, access).1, expected, "{span:?} {access:?}");
     }
     driver.end(reader, Outcome::Done);
-    // A plan under way is there as well.
+    // A plan under way excludes others too.
     let _ = driver.plan(GPU2_ARENA, (5, 10), ReadWrite);
     assert_eq!(driver.ask(GPU_ARENA, (9, 15), ReadOnly).1, busy(BusyReason::Conflict));
 }
@@ -81,7 +81,7 @@ fn a_kernel_does_not_wait_for_itself() {
     let held = Begin::Refused(Refusal::AlreadyHeld { kernel: KernelId(500), span: Span::new(9, 10) });
     assert_eq!(mine(&mut driver, (9, 15), ReadOnly), held);
     assert_eq!(mine(&mut driver, (10, 15), ReadOnly), Begin::Granted(Seq(1)));
-    // Before anything else is asked, even the queue.
+    // This check precedes that of the queue.
     driver.wait(MAIN_ARENA, (8, 9), ReadOnly);
     assert_eq!(mine(&mut driver, (9, 15), ReadOnly), held);
     assert_eq!(driver.ask(MAIN_ARENA, (9, 15), ReadOnly).1, busy(BusyReason::Conflict));
@@ -139,7 +139,7 @@ fn nobody_comes_to_an_arena_while_its_group_changes() {
     for arena in [MAIN_ARENA, GPU_ARENA] {
         assert_eq!(driver.ask(arena, (0, 5), WriteInvalidate).1, busy(BusyReason::InTransition), "{arena}");
     }
-    // An allocation under way is no such change.
+    // An allocation under way gives another answer, with the arena that must become idle.
     let mut driver = written();
     let first = driver.plan(GPU_ARENA, (0, 5), WriteInvalidate);
     assert_eq!(first.steps, [Step::Allocate { arena: GPU_ARENA }]);
@@ -148,7 +148,7 @@ fn nobody_comes_to_an_arena_while_its_group_changes() {
     assert_eq!(begin, Begin::Busy { reason: BusyReason::InTransition, needs_idle: group });
 }
 
-/// The short way to a grant says what the long way says.
+/// The shortcut to a grant gives the same answers as planning.
 #[test]
 fn what_is_ready_is_granted_at_once_and_what_is_not_is_not() {
     let mut driver = written();
@@ -162,7 +162,7 @@ fn what_is_ready_is_granted_at_once_and_what_is_not_is_not() {
     let plan = driver.clone().plan(GPU_ARENA, (0, 10), ReadOnly);
     assert_eq!(plan.steps, [Step::Map { arena: GPU_ARENA, device: GPU, target: MapState::Unmapped }]);
     driver.state.arena_mut(GPU_ARENA).map = MapState::Unmapped;
-    // Not while a copy uses the storage through another device.
+    // Nothing is granted while a copy uses the storage through another device.
     let host = Bench::new().gpu(Exclusive).link(MAIN_ARENA, GPU_ARENA, 10);
     let host = host.link_via((GPU_ARENA, CPU), (MAIN_ARENA, CPU), Allocation::Internal, 10);
     let mut driver = Driver::new(host);
@@ -171,7 +171,7 @@ fn what_is_ready_is_granted_at_once_and_what_is_not_is_not() {
     let group = ArenaSet::of(GPU_ARENA);
     let in_use = Begin::Busy { reason: BusyReason::ArenaInUse, needs_idle: group };
     assert_eq!(driver.clone().ask(GPU_ARENA, (10, 15), ReadOnly).1, in_use);
-    // Not while its map state is about to change.
+    // The same holds while its map state is about to change.
     driver.step(reader.owner, reader.steps[0]);
     assert_eq!(driver.ask(GPU_ARENA, (10, 15), ReadOnly).1, in_use);
 }
@@ -209,7 +209,7 @@ fn i08_a_plan_reserves_both_ends_and_marks_what_it_changes() {
         Ok(Seq(1))
     );
     assert_eq!(seen(&driver), [(0, 0, 0), (0, 0, 0), (0, 1, 0)]);
-    // What is not there does nothing.
+    // Unknown copies and grants change nothing.
     driver.refuses(Err(Refusal::Closed), |state, bench| {
         let id = CopyId { owner: plan.owner, index: 0 };
         state.copied(bench, id);
@@ -234,7 +234,7 @@ fn an_arena_that_changes_twice_is_marked_until_the_last_time() {
         driver.step(plan.owner, step);
         seen.push(marked(&driver));
     }
-    // Allocated, mapped for the host, written, mapped back.
+    // The steps: allocate, map for the host, copy, map back.
     assert_eq!(seen, [Some(3), Some(2), Some(1), Some(1), None]);
     assert!(
         driver.act(|state, bench| state.finish(bench, plan.owner).map(|entry| entry.seq_at_grant)).is_ok()
@@ -276,7 +276,7 @@ fn i16_nothing_is_fetched_from_or_kept_in_what_is_lost() {
 
 #[test]
 fn i02_what_arrives_too_late_is_not_valid() {
-    // The destination is gone; the contents are gone.
+    // The loss of the destination, then the loss of the contents.
     for (device, expected) in [(GPU, vec![0]), (CPU, vec![])] {
         let mut driver = written();
         let plan = driver.plan(GPU_ARENA, (0, LEN), ReadOnly);
@@ -296,13 +296,13 @@ fn i02_what_arrives_too_late_is_not_valid() {
         );
         assert!(driver.state.is_idle() && driver.state.arena(GPU_ARENA).native_refs == 0);
     }
-    // The buffer is closed meanwhile.
+    // The buffer is closed during the copy.
     let mut driver = written();
     let owner = driver.next();
     let Begin::Plan(plan) =
         driver.act(|state, bench| state.prefetch(bench, owner, GPU_ARENA, Span::new(0, 5)))
     else {
-        panic!("it is not there yet")
+        panic!("the bytes are already valid")
     };
     driver.step(owner, plan.steps[0]);
     driver.act(|state, _| state.started(CopyId { owner, index: 0 })).unwrap();
@@ -316,7 +316,7 @@ fn i02_what_arrives_too_late_is_not_valid() {
 
 #[test]
 fn i04_a_grant_is_looked_at_again_when_its_plan_is_done() {
-    // A plan that says it is done before it is.
+    // A plan is finished before its copy has ended.
     let mut driver = written();
     let plan = driver.plan(GPU_ARENA, (0, 5), ReadOnly);
     driver.step(plan.owner, plan.steps[0]);
@@ -331,7 +331,7 @@ fn i04_a_grant_is_looked_at_again_when_its_plan_is_done() {
     assert_eq!(wrong.state.requestors().len(), 0);
     driver.step(plan.owner, plan.steps[1]);
     let others = driver.acquire(MAIN_ARENA, (0, 3), ReadOnly);
-    // The buffer is wedged; the device has no access; all is well.
+    // The buffer is wedged, the device has no access, the buffer is closing, or nothing is wrong.
     let mut wedged = driver.clone();
     wedged.state.lifecycle = Lifecycle::Wedged;
     assert_eq!(
@@ -385,7 +385,7 @@ fn i15_a_plan_given_up_leaves_what_it_completed_and_what_others_do() {
     let plan = driver.plan(GPU2_ARENA, (0, 20), ReadOnly);
     assert_eq!(driver.state.copies().len(), 4);
     driver.act(|state, bench| state.unreserve(bench, plan.owner));
-    // Nothing was done: nothing is left, and the other plan has lost nothing.
+    // No step was done, so nothing is left, and the other plan is unchanged.
     assert_eq!(driver.state, before.state);
     let plan = driver.plan(GPU2_ARENA, (0, 20), ReadOnly);
     driver.step(plan.owner, plan.steps[0]);
@@ -402,7 +402,7 @@ fn i15_a_plan_given_up_leaves_what_it_completed_and_what_others_do() {
     );
 }
 
-/// A gpu whose storage the host and another device may read at once, mapped for both.
+/// Creates a buffer in a GPU whose storage the host and another device may read at once.
 fn shared() -> Driver {
     let remotes = [CPU, GPU2].into_iter().collect();
     let mut driver = Driver::new(Bench::new().memory(GPU, remotes, BimapRead));
@@ -425,7 +425,8 @@ fn i06_a_map_report_takes_access_from_nobody() {
     let mut driver = shared();
     let bimapped = MapState::Bimapped(host);
     let owner = OwnerId(77);
-    // It is as it was asked for, or serves more than that where that was meant to be shared.
+    // The report equals the target, or serves further devices where the target is shared, or serves the
+    // device alone.
     assert_eq!(report(&driver, owner, CPU, bimapped, bimapped), accepted(bimapped));
     assert_eq!(
         report(&driver, owner, CPU, bimapped, MapState::Bimapped(both)),
@@ -435,13 +436,13 @@ fn i06_a_map_report_takes_access_from_nobody() {
         report(&driver, owner, CPU, bimapped, MapState::Mapped(host)),
         accepted(MapState::Mapped(host))
     );
-    // It serves somebody else, or has no legal form, or is bimapped although the target is not.
+    // The report does not serve the device, has no legal form, or is bimapped although the target is not.
     assert_eq!(report(&driver, owner, CPU, bimapped, MapState::Unmapped), wedged(CPU));
     let empty = MapState::Bimapped(DeviceSet::EMPTY);
     assert_eq!(report(&driver, owner, GPU, MapState::Unmapped, empty), wedged(GPU));
     assert_eq!(report(&driver, owner, GPU, MapState::Unmapped, bimapped), wedged(GPU));
     assert_eq!(report(&driver, owner, CPU, MapState::Mapped(host), bimapped), wedged(CPU));
-    // A kernel that works there has what it had; the plan's own has what it was promised.
+    // A kernel of another owner keeps its access. The plan's own kernel gets the access of the target.
     let kernel = driver.acquire(GPU_ARENA, (0, 5), ReadOnly);
     assert_eq!(report(&driver, owner, CPU, bimapped, MapState::Mapped(host)), wedged(GPU));
     assert_eq!(report(&driver, owner, CPU, bimapped, bimapped), accepted(bimapped));
@@ -474,7 +475,7 @@ fn i06_a_report_about_one_member_is_held_against_those_of_all() {
     driver.write(GPU_ARENA, (0, LEN));
     driver.bind(GPU2_ARENA, GPU_ARENA, BimapRead);
     driver.state.arena_mut(GPU2_ARENA).map = MapState::Bimapped(DeviceSet::of(CPU));
-    // The kernel's own device has nothing to lose in its peer.
+    // The kernel's device has no access to the peer, so it cannot lose any.
     let _ = driver.acquire(GPU_ARENA, (0, 5), ReadOnly);
     let target = MapState::Unmapped;
     let told =
@@ -492,7 +493,7 @@ fn what_nobody_could_free_is_unreachable_and_what_somebody_can_is_busy() {
     let owner = driver.next();
     let prefetched = driver.act(|state, bench| state.prefetch(bench, owner, GPU2_ARENA, Span::new(3, 5)));
     assert_eq!(prefetched, unreachable);
-    // Shared storage that nobody uses, and that the peer's device has access to for ever.
+    // Shared, unused storage to which the peer's device always has access.
     let clinging = Bench::new().gpu(Exclusive).memory(GPU2, DeviceSet::EMPTY, Exclusive);
     let mut driver = Driver::new(clinging);
     driver.write(GPU_ARENA, (0, LEN));
@@ -501,7 +502,7 @@ fn what_nobody_could_free_is_unreachable_and_what_somebody_can_is_busy() {
     assert_eq!(driver.ask(GPU_ARENA, (3, 5), ReadOnly).1, unreachable);
 }
 
-/// Whoever holds the bytes, whatever number it gave itself: a prefetch is no kernel's.
+/// Bytes held by a kernel can be prefetched, whatever the kernel's id.
 #[test]
 fn a_prefetch_belongs_to_no_kernel() {
     let mut driver = written();
@@ -520,7 +521,7 @@ fn a_prefetch_brings_bytes_without_an_entry() {
     let span = Span::new(5, 10);
     let prefetch =
         |driver: &mut Driver| driver.act(|state, bench| state.prefetch(bench, owner, GPU_ARENA, span));
-    let Begin::Plan(plan) = prefetch(&mut driver) else { panic!("it is not there yet") };
+    let Begin::Plan(plan) = prefetch(&mut driver) else { panic!("the bytes are already valid") };
     assert_eq!(plan.cost, crate::Cost::from_ns(10 + 8 + ALLOC_NS));
     assert_eq!((driver.state.requestors().len(), driver.state.copies().len()), (0, 1));
     assert_eq!(driver.state.copies().iter().next().expect("a copy").from(), Some(MAIN_ARENA));
@@ -529,7 +530,8 @@ fn a_prefetch_brings_bytes_without_an_entry() {
     assert!(driver.state.is_idle());
     assert_eq!(prefetch(&mut driver), Begin::Granted(Seq(1)));
     assert!(driver.state.is_idle());
-    // Not beside a writer, not behind those who wait, not in a lost arena or a closed buffer, not what cannot be read.
+    // A prefetch fails beside a writer, behind waiting requests, for a lost arena or a closed buffer, and for
+    // unreadable bytes.
     let mut held = driver.clone();
     let _ = held.acquire(GPU2_ARENA, (9, 12), WriteInvalidate);
     assert_eq!(prefetch(&mut held), busy(BusyReason::Conflict));

@@ -8,7 +8,8 @@ use crate::policy::{Dynamic, HGuided};
 #[test]
 fn units_are_handed_the_items_that_have_their_data_first() {
     let policy = Dynamic::new(10, 1000, 10).unwrap();
-    let mut splitter = Splitter::new(Box::new(policy), 2, 1000, 10).unwrap();
+    // The third unit never asks, so no unit is forced to take what it is refused (P-3).
+    let mut splitter = Splitter::new(Box::new(policy), 3, 1000, 10).unwrap();
     splitter.place(&[(0..395, UnitId(1)), (600..1000, UnitId(0))]);
     let mut starts = |unit: usize, count: usize| -> Vec<u64> {
         (0..count)

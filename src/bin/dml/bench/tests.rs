@@ -12,7 +12,7 @@ use dml_workloads::prepare::{Language, Plain, VerifyError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A workload whose checks are counted, one of which fails.
+/// A workload that counts its resets and checks, and fails one check.
 #[derive(Debug)]
 pub(crate) struct Counted {
     inner: Box<dyn Prepared>,
@@ -26,7 +26,7 @@ impl Counted {
         Self { inner, resets: AtomicU32::new(0), checks: AtomicU32::new(0), wrong_check }
     }
 
-    /// How often a run began.
+    /// Returns the number of runs that began.
     pub(crate) fn resets(&self) -> u32 {
         self.resets.load(Ordering::Relaxed)
     }
@@ -74,7 +74,7 @@ impl Prepared for Counted {
     }
 }
 
-/// Calls `act` with a benchmark of vecadd on the processor, whose checks are counted.
+/// Calls `act` with a benchmark of vecadd on the processor that counts its checks.
 fn with_bench<R>(wrong_check: u32, more: &[&str], act: impl FnOnce(&Bench<'_>, &Counted) -> R) -> R {
     let arguments = ["dml", "bench", "vecadd", "--size", "100", "--runs", "3"];
     let arguments = Arguments::parse_from(arguments.iter().chain(more));
@@ -101,7 +101,7 @@ fn with_bench<R>(wrong_check: u32, more: &[&str], act: impl FnOnce(&Bench<'_>, &
     act(&bench, &prepared)
 }
 
-/// What a benchmark says, how often it began and how often it was checked.
+/// Returns the result of a benchmark, its number of runs and its number of checks.
 fn measured(wrong_check: u32) -> (Result<json::Bench, String>, u32, u32) {
     with_bench(wrong_check, &[], |bench, prepared| {
         let result = bench.measure().map(|measured| measured.result).map_err(|failure| failure.to_string());
@@ -109,7 +109,7 @@ fn measured(wrong_check: u32) -> (Result<json::Bench, String>, u32, u32) {
     })
 }
 
-/// What is told of a single run is told of the median one, and what is told of transfers under compute of the recorded one.
+/// Figures of a single run are those of the median run. The overlap is that of the recorded run.
 #[test]
 fn the_row_of_a_device_and_the_traffic_are_those_of_the_median_run() {
     with_bench(0, &[], |bench, _| {
@@ -146,7 +146,7 @@ fn the_row_of_a_device_and_the_traffic_are_those_of_the_median_run() {
     });
 }
 
-/// The hand-written program has as many units as the device, whose last limit counts.
+/// The hand-written program has as many units as the device. The last limit of a device applies.
 #[test]
 fn the_last_limit_of_a_device_is_that_of_the_hand_written_program() {
     let limits = ["--limit", "cpu=4", "--limit", "opencl:0=3", "--limit", "cpu=7", "--limit", "opencl:1=5"];
@@ -173,7 +173,7 @@ fn the_hand_written_program_is_made_where_it_is_asked_for() {
     with_bench(0, &["--native"], |bench, _| {
         assert_eq!(made(bench, "cpu"), Ok(false), "it has none");
         assert!(made(bench, "cuda:99").is_err_and(|told| told.contains("cuda:99")));
-        // Its runs are no steps of their own, and so many steps as runs are announced.
+        // Runs of the hand-written program are not counted as steps.
         assert!(bench.measure().is_ok_and(|measured| measured.result.native_s.is_empty()));
     });
 }
@@ -191,7 +191,7 @@ fn the_last_power_of_a_device_replaces_the_measured_one() {
     assert_eq!(powers(&["--powers", "card=3", "--powers", "other=7"]), [0.5, 7.0]);
 }
 
-/// Powers are for those policies that split by them, and for the calibrated one where people give them.
+/// The calibrated policy receives powers only if the user gives them. Other policies always receive them.
 #[test]
 fn the_calibrated_policy_finds_out_powers_that_nobody_gave() {
     let is_given = |more: &[&str], policy| {
@@ -205,7 +205,7 @@ fn the_calibrated_policy_finds_out_powers_that_nobody_gave() {
     assert!(is_given(&[], PolicySpec::Static) && is_given(&["--powers", "cpu=2"], PolicySpec::Static));
 }
 
-/// What a device taught alone is known when all run together.
+/// Runs of a device alone leave knowledge for the runs together.
 #[test]
 fn the_calibrated_policy_learns_from_each_device_alone_and_no_other_does() {
     let learned = |policy: &str| {
@@ -217,7 +217,7 @@ fn the_calibrated_policy_learns_from_each_device_alone_and_no_other_does() {
     assert_eq!((learned("calibrated"), learned("static"), learned("dynamic:7")), (1, 0, 0));
 }
 
-/// A workload of which nothing is computed, on two processors, the second of which may fail.
+/// A workload that computes nothing, on two processors of which the second may fail.
 #[derive(Debug)]
 struct Empty {
     kernel: Kernel,
@@ -263,7 +263,7 @@ impl Prepared for Empty {
     }
 }
 
-/// Calls `act` with a benchmark of an empty workload on two processors, beside which there is a card without a memory.
+/// Calls `act` with a benchmark of an empty workload on two processors, beside a card without a memory.
 fn with_two<R>(more: &[&str], act: impl FnOnce(&Bench<'_>, &Empty) -> R) -> R {
     with_two_of_which(false, more, act)
 }
@@ -303,7 +303,7 @@ fn with_two_of_which<R>(second_fails: bool, more: &[&str], act: impl FnOnce(&Ben
     act(&bench, &prepared)
 }
 
-/// The second allocation of one device fails, and every one of another.
+/// One device fails its second allocation, and another one every allocation.
 #[test]
 fn devices_without_room_are_left_out_and_hold_nothing() {
     let mut builder = Platform::builder();
@@ -327,14 +327,14 @@ fn devices_without_room_are_left_out_and_hold_nothing() {
         let buffers = prepared.inputs().into_iter().chain(prepared.outputs());
         buffers.filter(|buffer| buffer.snapshot().arena(home).alloc != Alloc::Unallocated).count()
     };
-    // A first run finds the others as they were.
+    // The devices that were left out hold no buffers.
     assert_eq!([half, empty, roomy].map(holders), [0, 0, 0]);
     let none = holding(&*prepared, &platform, &[half, empty]).expect_err("neither can");
     let Failure::Work(told) = none else { panic!("{none}") };
     assert!(told.contains("vecadd") && told.contains("half: ") && told.contains("full: "), "{told}");
 }
 
-/// Each device alone and both together begin four times, and one run more is recorded.
+/// Each device alone and both together run seven times, and one more run is recorded.
 #[test]
 fn several_devices_learn_together_under_the_calibrated_policy_alone() {
     let began = |policy: &str| {
@@ -350,11 +350,11 @@ fn several_devices_learn_together_under_the_calibrated_policy_alone() {
     assert_eq!(resets, 2 * 7 + 1, "one device has nobody to learn to share with");
 }
 
-/// Whoever gives up in a run that counts is named with its reason, once for each run.
+/// A device that fails in a counted run is reported with its reason, once for each run.
 #[test]
 fn a_device_that_gives_up_is_told_of_every_run() {
     with_two_of_which(true, &["--policy", "static"], |bench, _| {
-        // The second one cannot be measured alone.
+        // The second device cannot be measured alone.
         assert!(bench.measure().is_err());
         let coexecutor = bench.coexecutor(bench.devices, &[1.0, 1.0], PolicySpec::Static);
         let mut together = [bench.turn(coexecutor, None)];
@@ -374,7 +374,7 @@ fn a_device_that_gives_up_is_told_of_every_run() {
     });
 }
 
-/// A device without a memory has no kernel. Who names it is to be told so when the kernel is made.
+/// A device without a memory has no kernel. If the options name it, creating the kernel reports that.
 #[test]
 fn devices_without_a_kernel_are_left_out_unless_they_are_named() {
     let able = |more: &[&str]| {
@@ -435,7 +435,7 @@ fn a_wrong_result_of_any_configuration_is_told() {
     assert!(together.is_err_and(|error| error.contains("the result of all devices together is wrong")));
 }
 
-/// Every figure of the text stands where its name is. No two figures of the result are equal.
+/// No two figures of the result are equal.
 #[test]
 fn the_text_shows_each_figure_under_its_name() {
     let energy = |by: f64| json::Energy {
@@ -508,13 +508,13 @@ fn the_text_shows_each_figure_under_its_name() {
         "",
         "together 2.500 s (2.125 s to 2.750 s)",
         "speedup 1.200 of 1.600: efficiency 0.750, balance 0.875",
-        "by hand 51.500 s on opencl:0: dml takes 2.000 of it",
+        "by hand 51.500 s on opencl:0: dml takes 2.000 times as long",
         "energy together 28.000 J, EDP 38.000 J s; of the fastest device alone 7.500, EDP 7.625",
         "energy cpu alone 21.000 J, EDP 31.000 J s; of the fastest device alone 0.500, EDP 0.625",
         "energy opencl:0 alone 121.0 J, EDP 131.0 J s; of the fastest device alone 100.500, EDP 100.625",
         "transfers ram -> gpu: 100 B in 3 copies, 500.00 ms",
         "transfers gpu -> ram: 200 B in 4 copies, 250.00 ms",
-        "overlap 0.375 of 8.000 s with transfers lies under compute",
+        "overlap 0.375 of 8.000 s of transfers hidden under compute",
         "operations 6 map, 8 unmap",
         "failed cpu: it is tired; others finished its work",
         "verified every item, each device alone and all together",

@@ -4,7 +4,7 @@ use crate::speeds;
 use crate::{energy, json, table};
 use dml::core::Unavailable;
 
-/// The result as text for people.
+/// Returns the result as text.
 pub(super) fn result(result: &json::Bench, note: Option<&str>, unavailable: &[Unavailable]) -> String {
     let mut lines = vec![heading(result)];
     lines.extend(note.map(str::to_owned));
@@ -21,7 +21,7 @@ pub(super) fn result(result: &json::Bench, note: Option<&str>, unavailable: &[Un
     lines.join("\n")
 }
 
-/// What was measured.
+/// Returns what was measured, as a heading.
 fn heading(result: &json::Bench) -> String {
     let size: Vec<_> = result.size.iter().map(|(name, value)| format!("{value} {name}")).collect();
     let (size, workload) = (size.join(", "), &result.workload);
@@ -30,7 +30,7 @@ fn heading(result: &json::Bench) -> String {
     format!("{workload}: {size}; policy {policy}; memory {memory}{pinned}; median of {runs} runs")
 }
 
-/// What the links were priced by. Those of page-locked memory are measured where it is asked for.
+/// Returns the origin of the link prices. Links of page-locked memory are measured only with `--pinned`.
 pub(super) fn link_prices(prices: &json::LinkPrices, pinned_bytes: Option<u64>) -> Vec<String> {
     let command = match pinned_bytes {
         Some(_) => "dml devices --pinned BYTES",
@@ -52,7 +52,7 @@ pub(super) fn link_prices(prices: &json::LinkPrices, pinned_bytes: Option<u64>) 
     lines
 }
 
-/// One row for each device, below a row of column names.
+/// Returns a row for each device, after a row of column names.
 fn device_table(result: &json::Bench) -> Vec<String> {
     let columns = ["device", "units", "alone", "power", "packages", "items", "busy", "end"];
     let mut rows = vec![columns.map(str::to_owned).to_vec()];
@@ -71,7 +71,7 @@ fn device_table(result: &json::Bench) -> Vec<String> {
     table::lines(&rows).into_iter().map(|line| format!("  {line}")).collect()
 }
 
-/// The time of all devices together, beside that of each alone and of the hand-written program.
+/// Returns the time of all devices together, and the comparison with the hand-written programs.
 fn times(result: &json::Bench) -> Vec<String> {
     let mut lines = vec![
         format!(
@@ -88,12 +88,12 @@ fn times(result: &json::Bench) -> Vec<String> {
     for (device, seconds) in &result.native_s {
         let alone = result.devices.iter().find(|row| row.name == *device).map_or(0.0, |row| row.alone_s);
         let (seconds, ratio) = (table::seconds(*seconds), alone / seconds);
-        lines.push(format!("by hand     {seconds} on {device}: dml takes {ratio:.3} of it"));
+        lines.push(format!("by hand     {seconds} on {device}: dml takes {ratio:.3} times as long"));
     }
     lines
 }
 
-/// What was copied, and how often each operation was carried out.
+/// Returns the transfers and the operation counts.
 fn traffic(result: &json::Bench) -> Vec<String> {
     let mut lines = Vec::new();
     for transfer in &result.transfers {
@@ -109,7 +109,7 @@ fn traffic(result: &json::Bench) -> Vec<String> {
     let json::UnderCompute { transfer_s, part, .. } = result.under_compute;
     if let Some(part) = part {
         let transfers = table::seconds(transfer_s);
-        lines.push(format!("overlap     {part:.3} of {transfers} with transfers lies under compute"));
+        lines.push(format!("overlap     {part:.3} of {transfers} of transfers hidden under compute"));
     }
     let operations = result.operations.iter().filter(|(_, count)| **count > 0);
     let counts: Vec<_> = operations.map(|(name, count)| format!("{count} {name}")).collect();
@@ -117,7 +117,7 @@ fn traffic(result: &json::Bench) -> Vec<String> {
     lines
 }
 
-/// Which units failed, and what was checked.
+/// Returns the failed units, and what was verified.
 fn outcome(result: &json::Bench) -> Vec<String> {
     let mut lines = Vec::new();
     for failure in &result.failures {
@@ -127,7 +127,7 @@ fn outcome(result: &json::Bench) -> Vec<String> {
     lines
 }
 
-/// The files that were written, below the result, and an empty line.
+/// Returns the names of the written files, and an empty line.
 pub(super) fn written(result: &json::Bench) -> String {
     let mut lines = Vec::new();
     lines.extend(result.picture.iter().map(|picture| format!("picture     {picture}")));

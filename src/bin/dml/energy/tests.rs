@@ -14,7 +14,7 @@ fn measured(joules: f64) -> PerRun {
     Ok(Measured { joules, counters: vec!["package-0".to_owned()], without: None })
 }
 
-/// The fastest device is neither the first nor the one that takes the least energy.
+/// The fastest device is neither the first nor the one that uses the least energy.
 #[test]
 fn figures_stand_beside_the_fastest_device_alone() {
     let alone = [(4.0, measured(10.0)), (2.0, measured(16.0)), (8.0, Err(missing()))];
@@ -38,7 +38,7 @@ fn without_the_fastest_device_there_is_nothing_to_stand_beside() {
     assert_eq!((together.edp_js, together.edp_over_fastest), (Some(30.0), None));
 }
 
-/// A counter in memory that says one joule more at each reading.
+/// A counter in memory that increases by a joule at each reading.
 #[derive(Debug, Default)]
 struct Steady {
     readings: AtomicU64,
@@ -72,7 +72,7 @@ impl GpuCounters for OneGpu {
     }
 }
 
-/// A package whose counter a test moves.
+/// Creates the files of a processor package whose counter a test advances.
 fn package(test: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("dml-energy-{}-{test}", std::process::id()));
     let zone = folder.join("intel-rapl:0");
@@ -91,7 +91,7 @@ fn meter(folder: &std::path::Path, steady: &Arc<Steady>) -> Meter {
     Meter::new(&platform, &[DeviceId(0)], &sources)
 }
 
-/// A package that takes a joule in each run.
+/// Advances the package's counter by a joule.
 fn spend(folder: &std::path::Path, total_uj: &mut u64) {
     *total_uj += 1_000_000;
     std::fs::write(folder.join("intel-rapl:0/energy_uj"), total_uj.to_string()).expect("it is there");
@@ -120,7 +120,8 @@ fn runs_that_are_long_enough_count_one_by_one() {
     std::fs::remove_dir_all(folder).expect("it was there");
 }
 
-/// The counter needs an hour until five runs were made. A run is said to have taken half of its time: the other half is no part of it.
+/// The counters' minimum time is out of reach until five runs were made. Each run reports half of its time,
+/// so only half of the energy counts.
 #[test]
 fn short_runs_are_repeated_until_the_counters_can_tell() {
     let (folder, steady) = (package("short"), Arc::new(Steady::default()));
@@ -149,13 +150,13 @@ fn short_runs_are_repeated_until_the_counters_can_tell() {
     let told = told.expect("nothing failed").expect("it was measured");
     assert_eq!(prepared, runs, "each run is prepared");
     assert!(runs >= 5, "{runs}");
-    // The package takes a joule in each run, the GPU at each reading but the first, and half of it or less counts.
+    // The package uses a joule per run, the GPU one per reading after the first. At most half of it counts.
     let most = f64::from(2 * runs + 1) / f64::from(2 * runs);
     assert!(told.joules > 0.0 && told.joules <= most, "{told:?} in {runs} runs");
     std::fs::remove_dir_all(folder).expect("it was there");
 }
 
-/// Here all of the time is spent in runs, so each run has an equal part of all joules. The joules are those of the package, and
+/// All of the time is spent in runs, so each run gets an equal part of all joules: those of the package, and
 /// one of the GPU for each reading after the first.
 #[test]
 fn a_repeated_run_has_its_part_of_the_energy() {
@@ -181,7 +182,7 @@ fn a_repeated_run_has_its_part_of_the_energy() {
     std::fs::remove_dir_all(folder).expect("it was there");
 }
 
-/// A counter that stood still for less than a second was not given the time to move; after that it never will.
+/// A counter that did not move within less than a second is retried. After a second, it counts as stuck.
 #[test]
 fn counters_that_stood_still_are_given_a_second() {
     let (folder, steady) = (package("still"), Arc::new(Steady::default()));
@@ -223,7 +224,7 @@ fn a_failed_run_is_failed_work_and_a_missing_counter_is_not() {
     assert!(matches!(told, Ok(Err(EnergyError::NoPackages { .. }))));
 }
 
-/// Asking a machine without NVML is no failure.
+/// A machine without NVML is not a failure.
 #[test]
 fn this_machines_nvml_answers_or_says_why_not() {
     let told = Nvml::new().counter("pci ffff:ff:1f.0").map(drop);
@@ -265,7 +266,7 @@ fn the_suite_shows_energy_where_it_is_known() {
     assert!(suite_lines(&[], &means).is_empty());
 }
 
-/// What a virtual machine with a GPU tells: nothing of its processor.
+/// A virtual machine with a GPU has no counters of its processor.
 #[test]
 fn gpus_are_metered_alone_where_the_processor_has_no_counters() {
     let nowhere = std::env::temp_dir().join("dml-energy-nowhere");

@@ -1,4 +1,4 @@
-//! The chart of `dml reproduce coexec`: an SVG that needs nothing else, readable on light and dark ground.
+//! The chart of `dml reproduce coexec`: a self-contained SVG with a light and a dark colour scheme.
 //!
 //! ```text
 //!   regular                       ┆ fastest device alone
@@ -10,7 +10,7 @@ use crate::json;
 use std::fmt::Write;
 
 const WIDTH: f64 = 760.0;
-/// Where the bars begin, and where the longest may end.
+/// Left end of the bars, and right end of the longest possible bar.
 const LEFT: f64 = 250.0;
 const RIGHT: f64 = 640.0;
 const TOP: f64 = 64.0;
@@ -23,7 +23,7 @@ enum Line<'a> {
     Bar { label: String, speedup: f64, most: Option<f64>, is_published: bool },
 }
 
-/// Draws the speedups, the most that the devices could bring, the means, and the published means.
+/// Draws the speedups, the maximum possible speedups, the means, and the published means.
 pub(super) fn svg(result: &json::Coexec) -> String {
     let lines = lines(result);
     let greatest = lines.iter().map(Line::greatest).fold(1.0, f64::max);
@@ -41,7 +41,7 @@ pub(super) fn svg(result: &json::Coexec) -> String {
     svg
 }
 
-/// The lines from top to bottom.
+/// Returns the lines from top to bottom.
 fn lines(result: &json::Coexec) -> Vec<Line<'_>> {
     let mut lines = Vec::new();
     for row in &result.rows {
@@ -65,7 +65,7 @@ fn lines(result: &json::Coexec) -> Vec<Line<'_>> {
     }
     lines.push(Line::Heading("published means"));
     for row in result.published.iter().filter(|row| row.over == "all") {
-        // The most possible follows from what is published: speedup over efficiency.
+        // The maximum possible speedup is the published speedup over the efficiency.
         if let (Some(speedup), Some(efficiency)) = (row.speedup, row.efficiency) {
             let most = Some(speedup / efficiency);
             let processor = row.system.split(" and ").next().unwrap_or(row.system);
@@ -89,7 +89,7 @@ impl Line<'_> {
     }
 }
 
-/// The distance of two marks of the axis: a round number, with at most eight marks.
+/// Returns the distance of two marks of the axis: a round number, for at most eight intervals.
 fn step(greatest: f64) -> f64 {
     let rough = greatest / 8.0;
     let ten = 10.0_f64.powf(rough.log10().floor());
@@ -112,7 +112,7 @@ fn head(svg: &mut String, height: f64, result: &json::Coexec) {
     );
 }
 
-/// Colours of Okabe and Ito, which colour-blind readers tell apart.
+/// The style sheet, with the colour-blind safe palette of Okabe and Ito.
 const STYLE: &str = "\
 text { font: 13px system-ui, sans-serif; fill: #1a1a1a }
 .title { font-size: 16px; font-weight: 600 }
@@ -134,7 +134,7 @@ text { fill: #e6e6e6 }
 .alone { stroke: #a8a8a8 }
 }";
 
-/// Marks and their lines, and a line where nothing is gained.
+/// Draws the marks with their grid lines, and a line at speedup 1.
 fn axis(svg: &mut String, [step, end]: [f64; 2], bottom: f64, x: impl Fn(f64) -> f64) {
     let marks = (end / step).round() as u32;
     for mark in 0..=marks {
@@ -148,7 +148,7 @@ fn axis(svg: &mut String, [step, end]: [f64; 2], bottom: f64, x: impl Fn(f64) ->
     let _ = writeln!(svg, r#"<path class="alone" d="M{:.1} {TOP}V{bottom}"/>"#, x(1.0));
 }
 
-/// A mark's number without zeros that say nothing.
+/// Formats a mark's number without trailing zeros.
 fn round(value: f64) -> String {
     format!("{value:.2}").trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -180,7 +180,7 @@ fn draw(svg: &mut String, line: &Line<'_>, y: f64, x: impl Fn(f64) -> f64) {
     }
 }
 
-/// Text that stands for itself in XML.
+/// Escapes text for XML.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,4 +1,4 @@
-//! `dml reproduce coexec`: the suite co-executed, beside what the papers report of theirs.
+//! `dml reproduce coexec`: co-executes the suite, beside the papers' figures.
 
 use super::{chart, give, published};
 use crate::bench::{self, Bench, able};
@@ -11,10 +11,10 @@ use crate::{json, suite, table};
 use dml_workloads::prepare::{Kind, Workload};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Runs that count, unless the options say how many.
+/// Default number of counted runs.
 const RUNS: u32 = 9;
 
-/// Measures and prints.
+/// Measures and prints the table.
 pub(super) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     let of_suite = options.of_suite(options.memory.unwrap_or(Memory::Auto), RUNS);
     let machine = Machine::of(&of_suite.machine)?;
@@ -43,7 +43,7 @@ fn row(kind: Kind, bench: json::Bench) -> json::CoexecRow {
     json::CoexecRow { kind: kind.name(), packages, bench }
 }
 
-/// The rows by kind, and their means.
+/// Returns the table with the rows sorted by kind, and their means.
 fn table(options: &ReproduceOptions, runs: u32, mut rows: Vec<json::CoexecRow>) -> json::Coexec {
     let pinned_bytes = rows.first().and_then(|row| row.bench.pinned_bytes);
     let kinds = [Kind::Regular, Kind::Irregular].map(Kind::name);
@@ -72,9 +72,9 @@ fn table(options: &ReproduceOptions, runs: u32, mut rows: Vec<json::CoexecRow>) 
     }
 }
 
-/// What people should know of the machine.
+/// The description of the machine.
 struct About<'a> {
-    /// A device each: its name, what it is, and its units.
+    /// Name, description and units of each device.
     devices: Vec<String>,
     note: Option<&'a str>,
 }
@@ -94,7 +94,7 @@ fn heading(result: &json::Coexec) -> String {
     format!("{size} size; policy {policy}; memory {memory}{pinned}; median of {runs} runs")
 }
 
-/// A line for each workload, below a line of names and above the means.
+/// Returns a line of cells for each workload, between the line of column names and the means.
 fn cells(result: &json::Coexec) -> Vec<Vec<String>> {
     let names = suite::names(result.rows.iter().map(|row| &row.bench));
     let mut heading = suite::columns(&names);
@@ -117,7 +117,7 @@ fn cells(result: &json::Coexec) -> Vec<Vec<String>> {
     lines
 }
 
-/// What the papers report, below a line of names.
+/// Returns the cells of the published figures, after a line of column names.
 fn published_cells(result: &json::Coexec) -> Vec<Vec<String>> {
     let heading = ["published", "policy", "over", "speedup", "efficiency", "balance"];
     let mut lines = vec![heading.map(str::to_owned).to_vec()];
@@ -131,14 +131,14 @@ fn published_cells(result: &json::Coexec) -> Vec<Vec<String>> {
     lines
 }
 
-/// The papers, each once.
+/// Returns the papers without duplicates.
 fn sources(result: &json::Coexec) -> Vec<&'static str> {
     let mut sources: Vec<&'static str> = result.published.iter().map(|row| row.source).collect();
     sources.dedup();
     sources
 }
 
-/// The table for people.
+/// Returns the table as text.
 fn text(result: &json::Coexec, about: &About<'_>) -> String {
     let mut lines = vec![format!("coexec: {}", heading(result))];
     lines.extend(about.note.map(str::to_owned));
@@ -158,7 +158,7 @@ fn text(result: &json::Coexec, about: &About<'_>) -> String {
     lines.join("\n")
 }
 
-/// The table as markdown; with the chart, if that is in a file.
+/// Returns the table as markdown, with the chart if that is in a file.
 fn markdown(result: &json::Coexec, about: &About<'_>, chart: Option<&str>) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let mut lines = vec![
@@ -190,7 +190,7 @@ fn markdown(result: &json::Coexec, about: &About<'_>, chart: Option<&str>) -> St
     lines.join("\n")
 }
 
-/// What has to be said of figures from which nothing follows.
+/// Returns a warning if the sizes are too small for meaningful figures.
 fn too_small(result: &json::Coexec) -> Option<&'static str> {
     let warning =
         "At this size a run takes about as long as handing out its packages, so nothing can be gained.";

@@ -1,7 +1,7 @@
-//! `dml reproduce memory`: what copies, one storage for all memories, and the planner's own choice cost every workload.
+//! `dml reproduce memory`: compares copies, one shared storage, and the planner's choice, for each workload.
 //!
-//! The three are three platforms of the same devices. In each round every one of them runs once, so that all find the
-//! machine in the same condition; ratios are taken within a round, and their medians count.
+//! The three configurations are platforms of the same devices. Each one runs once in each round, so that all
+//! see the machine in the same condition. The table shows medians of ratios within a round.
 
 use super::{give, published};
 use crate::bench::{self, Bench, Run, able, is_able};
@@ -19,23 +19,25 @@ use dml::scheduler::{Knowledge, PolicySpec};
 use dml_workloads::prepare::{Kind, Prepared, Workload};
 use std::collections::BTreeMap;
 
-/// At most so many times the better of the other two is the planner's choice to take.
+/// Maximum ratio of the planner's choice to the better of the other two.
 const MOST_OVER_BETTER: f64 = 1.03;
-/// Runs that count, unless the options say how many: each order of the three as often.
+/// Default number of counted rounds, a multiple of the number of [`ORDERS`].
 const RUNS: u32 = 12;
-/// Runs in which the calibrated policy learns, and that do not count: no device runs alone before, so it tries all sets by itself.
+/// Number of uncounted runs in which the calibrated policy learns. It tries all sets of devices itself,
+/// because no device runs alone before.
 const LEARNING_RUNS: u32 = 12;
-/// The orders in which rounds run the configurations: in six rounds each has each place twice, and follows each other.
+/// Orders of the configurations in successive rounds. In six rounds, each configuration has each place twice,
+/// and follows each other one equally often.
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1], [1, 0, 2]];
 
-/// Measures and prints.
+/// Measures and prints the table.
 pub(super) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     if options.memory.is_some() {
-        return Err(Failure::Usage("--memory means nothing to memory: it compares all of them".to_owned()));
+        return Err(Failure::Usage("--memory does not apply to memory: it compares all kinds".to_owned()));
     }
     if options.pinned.pinned.is_some() {
         let why = "it compares kinds of memory that any device has";
-        return Err(Failure::Usage(format!("--pinned means nothing to memory: {why}")));
+        return Err(Failure::Usage(format!("--pinned does not apply to memory: {why}")));
     }
     let (configurations, bound_missing) = configurations(options)?;
     let [.., auto] = &configurations[..] else { unreachable!("two can always be had") };
@@ -65,7 +67,7 @@ pub(super) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     give(options, &result, || text(&result, note), |_| markdown(&result, note), None)
 }
 
-/// The devices of one kind of memory, and what runs on them taught.
+/// The devices with one kind of memory, and the knowledge of their runs.
 struct Configuration {
     memory: Memory,
     options: BenchOptions,
@@ -73,10 +75,10 @@ struct Configuration {
     knowledge: Knowledge,
 }
 
-/// Copies, one storage for all if it can be had, and the planner's choice, which comes last; and why there is no such
-/// storage.
+/// Returns the configurations: copies, one storage if available, and the planner's choice last. If one
+/// storage is unavailable, returns the reason, too.
 fn configurations(options: &ReproduceOptions) -> Result<(Vec<Configuration>, Option<String>), Failure> {
-    // First, because what is wrong with the request is wrong here, too.
+    // Opened first, because this reports any error in the request.
     let auto = Configuration::open(options, Memory::Auto)?;
     let copy = Configuration::open(options, Memory::Copy)?;
     Ok(match Configuration::open(options, Memory::Bound) {
@@ -89,11 +91,11 @@ impl Configuration {
     fn open(options: &ReproduceOptions, memory: Memory) -> Result<Self, Failure> {
         let options = options.of_suite(memory, RUNS);
         let machine = Machine::of(&options.machine)?;
-        // What is known of copies says nothing of shared storage.
+        // Knowledge of copies does not apply to shared storage.
         Ok(Self { memory, options, machine, knowledge: Knowledge::new() })
     }
 
-    /// How many devices a workload is timed on alone: those that take part, where their powers are asked for.
+    /// Returns the number of devices to time alone: all that take part, if the policy needs their powers.
     fn timed_alone(&self, workload: Workload) -> usize {
         let Self { options, machine, .. } = self;
         let takes_part =
@@ -115,7 +117,7 @@ impl Configuration {
     }
 }
 
-/// One workload with every configuration.
+/// Measures one workload with all configurations.
 fn measure(
     configurations: &[Configuration],
     workload: Workload,
@@ -128,7 +130,7 @@ fn measure(
     for one in configurations {
         let (platform, devices) = (&one.machine.platform, one.devices(&names)?);
         let this = bench::prepare(&one.options, &NO_FILES, platform, &devices, workload)?;
-        // What one kind of memory cannot hold is not compared.
+        // A device takes part only if it can hold the buffers in every kind of memory.
         let held = one.names(&bench::holding(&*this, platform, &devices)?);
         prepared.push(this);
         names.retain(|name| held.contains(name));
@@ -157,7 +159,7 @@ fn measure(
     Ok(row(workload, size, names, configurations, &runs))
 }
 
-/// The runs of each configuration that count, in the order of the rounds.
+/// Returns the counted runs of each configuration, in the order of the rounds.
 fn paired(
     configurations: &[Configuration],
     benches: &[Bench<'_>],
@@ -187,7 +189,7 @@ fn paired(
     })
 }
 
-/// Runs every configuration once in each round. The first round does not count.
+/// Runs every configuration once in each round. Discards the first round.
 fn rounds<T>(
     runs: u32,
     count: usize,
@@ -205,12 +207,12 @@ fn rounds<T>(
     Ok(counted)
 }
 
-/// The order of the configurations in a round.
+/// Returns the order of the configurations in a round.
 fn order(round: u32, count: usize) -> impl Iterator<Item = usize> {
     ORDERS[round as usize % ORDERS.len()].into_iter().filter(move |index| *index < count)
 }
 
-/// What the runs of one workload say: those of each configuration, the planner's choice last.
+/// Returns the row of one workload. `runs` are those of each configuration, the planner's choice last.
 fn row(
     workload: Workload,
     size: BTreeMap<&'static str, u64>,
@@ -237,18 +239,18 @@ fn row(
     }
 }
 
-/// The configurations beside each other: copies, one storage if it can be had, and the planner's choice.
+/// The comparison of the configurations: copies, one storage if available, and the planner's choice.
 #[derive(Debug, PartialEq)]
 struct Compared {
-    /// Which one has the least median, the planner's choice left out.
+    /// Index of the configuration with the smallest median, except for the planner's choice.
     better: usize,
-    /// The ratio of each one's times to those of the better one.
+    /// Median ratio of each configuration's times to those of the better one.
     over_better: Vec<f64>,
     bound_over_copy: Option<f64>,
 }
 
 impl Compared {
-    /// From the times of each configuration, in the order of the rounds.
+    /// Compares the times of each configuration, which are in the order of the rounds.
     fn of(seconds: &[Vec<f64>]) -> Self {
         let choices = seconds.len() - 1;
         let medians: Vec<f64> = seconds.iter().map(|seconds| median(seconds.iter().copied())).collect();
@@ -261,12 +263,12 @@ impl Compared {
     }
 }
 
-/// The median of the ratios of times in the same round.
+/// Returns the median of the ratios of times in the same round.
 fn ratio(one: &[f64], other: &[f64]) -> f64 {
     median(one.iter().zip(other).map(|(one, other)| one / other))
 }
 
-/// What one configuration costs: its times, and what its median run used, moved and called.
+/// Returns the cost of one configuration: its times, and the devices, bytes and operations of its median run.
 fn cost(runs: &[Run], over_better: f64, devices: &[String]) -> json::MemoryCost {
     let seconds: Vec<f64> = runs.iter().map(|run| run.seconds).collect();
     let Summary { median, min, max, .. } = Summary::of(&seconds).expect("at least one round counts");
@@ -285,7 +287,7 @@ fn cost(runs: &[Run], over_better: f64, devices: &[String]) -> json::MemoryCost 
     }
 }
 
-/// Geometric means of what shared storage takes of the time of copies.
+/// Returns the geometric means of the ratio of shared storage's time to that of copies.
 fn means(rows: &[json::MemoryRow]) -> json::ByKind<Option<f64>> {
     let mean = |is_of: &dyn Fn(&str) -> bool| {
         geometric_mean(rows.iter().filter(|row| is_of(row.kind)).filter_map(|row| row.bound_over_copy))
@@ -297,7 +299,7 @@ fn means(rows: &[json::MemoryRow]) -> json::ByKind<Option<f64>> {
     }
 }
 
-/// A line for each workload and configuration, below a line of names.
+/// Returns a line of cells for each workload and configuration, after a line of column names.
 fn cells(result: &json::MemoryTable) -> Vec<Vec<String>> {
     let mut heading: Vec<String> =
         ["workload", "memory", "used", "time", "over better", "moved"].map(str::to_owned).to_vec();
@@ -332,7 +334,7 @@ fn heading(result: &json::MemoryTable) -> String {
     )
 }
 
-/// What the rows come to, a sentence each.
+/// Returns the outcome of all rows, in sentences.
 fn outcome(result: &json::MemoryTable) -> Vec<String> {
     let (rows, missed) = (result.rows.len() as u64, result.missed);
     let mut lines = vec![format!(
@@ -346,11 +348,11 @@ fn outcome(result: &json::MemoryTable) -> Vec<String> {
              and {all:.3} on all (geometric means)."
         ));
     }
-    lines.extend(result.bound_missing.iter().map(|why| format!("bound cannot be had: {why}")));
+    lines.extend(result.bound_missing.iter().map(|why| format!("bound is unavailable: {why}")));
     lines
 }
 
-/// The table for people.
+/// Returns the table as text.
 fn text(result: &json::MemoryTable, note: Option<&str>) -> String {
     let mut lines = vec![format!("memory: {}", heading(result))];
     lines.extend(note.map(str::to_owned));
@@ -364,7 +366,7 @@ fn text(result: &json::MemoryTable, note: Option<&str>) -> String {
 
 const VERIFIED: &str = "verified    every item of the last round, with every memory";
 
-/// The table as markdown.
+/// Returns the table as markdown.
 fn markdown(result: &json::MemoryTable, note: Option<&str>) -> String {
     let mut lines = vec![
         "# Copies, one storage, and the planner's choice".to_owned(),

@@ -2,7 +2,7 @@ use super::*;
 use crate::cli::{Arguments, Command};
 use clap::Parser;
 
-/// Three rows in four modes, in three rounds and in one.
+/// Three rows in four modes, over three rounds and over one.
 #[test]
 fn every_mode_of_every_row_runs_once_in_each_round() {
     for framework in [Framework::OpenCl, Framework::Cuda] {
@@ -32,7 +32,7 @@ fn the_heading_says_what_was_measured() {
     assert_eq!(markdown(&heading, &[]).lines().next(), Some(expected));
 }
 
-/// Whatever moves bytes is a transfer, and nothing else is. No two sums of these counts are equal.
+/// Exactly the operations that move bytes are transfers. No two sums of these counts are equal.
 #[test]
 fn all_transfers_of_the_paper_are_added_up() {
     let mut cells = Row::Bfs.published(Mode::Noopt).expect("the paper has it");

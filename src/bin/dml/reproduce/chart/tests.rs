@@ -1,7 +1,7 @@
 use super::*;
 use crate::reproduce::coexec::tests::sample;
 
-/// The values of an attribute of all elements of a class.
+/// Returns the values of an attribute of all elements of a class.
 fn of_class<'a>(svg: &'a str, class: &str, attribute: &str) -> Vec<&'a str> {
     let class = format!(r#"class="{class}""#);
     let elements = svg.lines().filter(|line| line.contains(&class));
@@ -13,7 +13,7 @@ fn number(text: &str) -> f64 {
     text.trim_start_matches('M').split_whitespace().next().unwrap_or("").parse().expect("a number")
 }
 
-/// The bars are as long as the speedups are great, in their order, and each mark is where the most possible is.
+/// The bars are proportional to the speedups, in their order. Each mark shows the maximum possible speedup.
 #[test]
 fn bars_and_marks_stand_for_their_figures() {
     let result = sample();
@@ -38,7 +38,8 @@ fn bars_and_marks_stand_for_their_figures() {
     assert!(svg.contains(">27.00 of 54.00<") && svg.contains(">1.65 of 1.79<"), "{svg}");
 }
 
-/// Lines are 24 apart from 64 down: their text on one base, their bar in the middle, their mark within, the axis below the last one.
+/// Lines are 24 apart, from 64 downwards. Each has its text on one baseline, its bar in the middle and its
+/// mark within. The axis is below the last line.
 #[test]
 fn everything_stands_at_the_height_of_its_line() {
     let svg = svg(&sample());
@@ -72,7 +73,7 @@ fn everything_stands_at_the_height_of_its_line() {
         let y = found.map(|line| number(line.split(r#" y=""#).nth(1).unwrap().split('"').next().unwrap()));
         near(y.collect(), tops(places, 16.8));
     }
-    // Seven marks from 0 to 60, and the line of no gain, from the first line to below the last.
+    // Seven marks from 0 to 60 and the line at speedup 1 extend from the first line to below the last.
     let marks: Vec<f64> = (0..7).map(|mark| 250.0 + 65.0 * f64::from(mark)).collect();
     near(at("grid", "d"), marks.clone());
     assert_eq!(svg.matches(" 64V472\"").count(), 8, "{svg}");
@@ -96,7 +97,7 @@ fn the_chart_is_whole_and_needs_nothing_else() {
     }
     let (open, close) = (svg.matches('<').count(), svg.matches('>').count());
     assert_eq!(open, close, "{svg}");
-    // Every workload by name, below its kind.
+    // Each workload is named, below its kind.
     let place = |text: &str| svg.find(&format!(">{text}<")).unwrap_or_else(|| panic!("no {text}: {svg}"));
     let order = ["regular", "saxpy", "vecadd", "irregular", "mandelbrot", "ray", "all-to-all", "nbody"];
     assert!(order.map(place).is_sorted(), "{svg}");

@@ -4,7 +4,7 @@ use crate::suite::tests::result;
 use clap::Parser;
 use dml::core::{DeviceDesc, DeviceId, DeviceKind, Platform};
 
-/// Speedups 2 and 8 of regular workloads, 3 and 27 of irregular ones, and 1 of nbody, which is neither.
+/// A table with speedups 2 and 8 of regular workloads, 3 and 27 of irregular ones, and 1 of nbody.
 pub(crate) fn sample() -> json::Coexec {
     let of = |workload: Workload, speedup: f64, balance: f64| {
         let figures = [speedup, speedup * 2.0, 0.5, balance];

@@ -3,8 +3,8 @@ use crate::bench::tests::Counted;
 use crate::cli::{Arguments, Command, NO_FILES};
 use clap::Parser;
 
-/// Vecadd on the processor with copies and with the planner's choice, in two rounds that count: the runs of both, and how often
-/// each began.
+/// Measures vecadd on the processor with copies and with the planner's choice, in two counted rounds. Returns
+/// the runs of both, and the number of runs that each began.
 fn paired_under(policy: &str) -> (Vec<Vec<Run>>, Vec<u32>) {
     let arguments = ["dml", "reproduce", "memory", "--size", "tiny", "--runs", "2", "--devices", "cpu"];
     let more = ["--limit", "cpu=1", "--policy", policy];
@@ -35,7 +35,7 @@ fn paired_under(policy: &str) -> (Vec<Vec<Run>>, Vec<u32>) {
     (runs, prepared.iter().map(Counted::resets).collect())
 }
 
-/// What is learned by the calibrated policy in its first runs, others know by a device's time alone.
+/// The calibrated policy learns in uncounted runs. Other policies get measured powers.
 #[test]
 fn before_its_rounds_a_policy_learns_or_is_given_powers() {
     for (policy, expected) in [("calibrated", [LEARNING_RUNS + 3; 2]), ("static", [3, 3 + 5])] {
@@ -45,7 +45,7 @@ fn before_its_rounds_a_policy_learns_or_is_given_powers() {
     }
 }
 
-/// The run in the middle, whose device was given nothing or something to compute.
+/// The device counts as used if it computed items in the median run.
 #[test]
 fn a_device_is_used_that_computes() {
     let (runs, _) = paired_under("static");
@@ -64,7 +64,7 @@ fn a_device_is_used_that_computes() {
     assert_eq!(used(&runs), (2.0, 1.0, 4.0, vec!["cpu".to_owned()]));
 }
 
-/// The order says nothing of who is fast: each configuration has each place as often, and follows each other as often.
+/// The order favours no configuration: each has each place, and follows each other one, equally often.
 #[test]
 fn the_orders_of_rounds_are_balanced() {
     for place in 0..3 {
@@ -105,7 +105,7 @@ fn the_first_round_does_not_count_and_runs_stand_by_configuration() {
     assert_eq!(calls, 4, "the first failure ends it");
 }
 
-/// Rounds in which the machine was slow are slow for all; the medians of the times would give another ratio.
+/// A slow round is slow for all configurations. Ratios of median times would differ.
 #[test]
 fn the_planners_choice_stands_beside_the_better_one_round_by_round() {
     let (copy, bound, auto) = (vec![4.0, 40.0, 8.0], vec![2.0, 10.0, 3.0], vec![2.5, 10.0, 6.0]);
@@ -113,9 +113,9 @@ fn the_planners_choice_stands_beside_the_better_one_round_by_round() {
     let expected =
         Compared { better: 1, over_better: vec![8.0 / 3.0, 1.0, 1.25], bound_over_copy: Some(0.375) };
     assert_eq!(compared, expected);
-    // Who is better is decided between the other two, even if the planner's choice beats both.
+    // Only the other two are candidates for the better one, even if the planner's choice is faster.
     assert_eq!(Compared::of(&[copy.clone(), bound, vec![1.0, 1.0, 1.0]]).better, 1);
-    // Without shared storage, copies are the better one.
+    // Without shared storage, copies are the only candidate.
     let compared = Compared::of(&[copy, auto]);
     assert_eq!((compared.better, compared.bound_over_copy), (0, None));
     assert_eq!(compared.over_better, [1.0, 0.625]);
@@ -200,7 +200,7 @@ fn what_cannot_be_had_is_said_and_has_no_figures() {
     let json::ByKind { regular, irregular, all } = result.bound_over_copy;
     assert_eq!((regular, irregular, all), (None, None, None));
     let text = text(&result, None);
-    assert!(text.contains("\nbound cannot be had: cuda:0 has a memory of its own\n"), "{text}");
+    assert!(text.contains("\nbound is unavailable: cuda:0 has a memory of its own\n"), "{text}");
     assert!(!text.contains("nbody     bound") && !text.contains("NaN"), "{text}");
     let markdown = markdown(&result, None);
     let rows: Vec<&str> = markdown.lines().filter(|line| line.starts_with('|')).collect();
