@@ -477,8 +477,8 @@ fn grants_that_are_dropped_go_in_the_reverse_of_the_order_in_which_they_came() {
     assert_eq!(went(|kind| matches!(kind, EventKind::Released { .. })), [second.id(), first.id()]);
 }
 
-/// A mechanism may reject a copy when it begins or when it ends. Nothing is valid then, and the same request may
-/// again.
+/// A mechanism may reject a copy when it begins or when it ends. Nothing is valid then, and the same request
+/// may be made again.
 #[test]
 fn i02_a_copy_that_turns_out_infeasible_brings_nothing() {
     for fault in [Fault::Fail, Fault::FailInFence] {

@@ -12,15 +12,15 @@
 //! | `file-length` | everywhere | more than 800 lines |
 //! | `placeholder` | everywhere | `todo!`, `unimplemented!`, `dbg!` |
 //!
-//! The rules do not read comments. The rules about names and about purity exempt tests. Those about frameworks
-//! and arenas read strings too, because comparing with a string also names a framework.
+//! The rules do not read comments. The rules about names and about purity exempt tests. Those about
+//! frameworks and arenas read strings too, because comparing with a string also names a framework.
 
 use super::Violation;
 use super::paths::{NamedPath, named_paths};
 use super::source::{Line, SourceFile, identifiers};
 
-/// Where `unsafe` may stand: the arenas, borrowed data of cached threads, host memory, requests that only core
-/// makes, and launches of kernels on devices.
+/// Where `unsafe` may stand: the arenas, borrowed data of cached threads, host memory, requests that only
+/// core makes, and launches of kernels on devices.
 const UNSAFE_PLACES: &[&str] = &[
     "dml-arenas/",
     "dml-core/src/base/gate.rs",
