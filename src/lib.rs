@@ -9,6 +9,7 @@
 //! | [`arenas`] | the memories, discovery of devices, launches |
 //! | [`scheduler`] | packages, policies, units, metrics |
 //! | `timeline` | a run as a value: files and pages |
+//! | `energy` | energy counters of processors and GPUs |
 //!
 //! # Acquire a buffer
 //!
@@ -159,7 +160,7 @@
 //! ```
 //!
 //! Memory that other code allocated serves buffers without a copy. [`Platform::buffer_from`] takes vectors,
-//! host memory with its owner ([`core::Foreign`]) and DLPack tensors. `CudaArena::external`, `external_slice`
+//! host memory with its owner (`Foreign`) and DLPack tensors. `CudaArena::external`, `external_slice`
 //! and `external_tensor` take GPU memory. `dlpack::export` and `CudaArena::export` lend granted bytes to
 //! other frameworks.
 //!
@@ -233,6 +234,8 @@ pub use dml_arenas as arenas;
 pub use dml_arenas::launch;
 pub use dml_core as core;
 pub use dml_core::bytemuck;
+#[cfg(feature = "energy")]
+pub use dml_energy as energy;
 pub use dml_scheduler as scheduler;
 #[cfg(feature = "timeline")]
 pub use dml_timeline as timeline;

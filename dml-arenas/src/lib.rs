@@ -46,8 +46,6 @@ pub mod calibrate;
 pub mod cuda;
 pub mod discover;
 pub mod dlpack;
-#[cfg(feature = "energy")]
-pub mod energy;
 pub mod faulty;
 pub mod files;
 mod fork;

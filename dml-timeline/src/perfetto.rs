@@ -25,8 +25,8 @@ use std::io::{self, Write};
 /// Minimum process number of the findings, before those of the links. A device's process number is its index
 /// plus 1.
 const FINDINGS: usize = 1000;
-/// Spacing of the sorts: the first track of each sort has a multiple of this number. Only the first tracks of
-/// a sort, one fewer than this, are searched for a free one. Each further slice gets its own track.
+/// Spacing of the sorts: the first track of each sort has a multiple of this number. Only this many tracks of a
+/// sort are searched for a free one. Each further slice gets its own track.
 const TRACKS_OF_A_SORT: usize = 1000;
 
 /// The sorts of tracks of a device, from top to bottom.
@@ -234,7 +234,7 @@ fn tracks(pid: usize, first: usize, name: &str, mut slices: Vec<Slice>, events: 
     // The time at which each track becomes free.
     let mut free: Vec<u64> = Vec::new();
     for Slice { from, to, name: slice, cat, args } in slices {
-        let place = free.iter().take(TRACKS_OF_A_SORT - 1).position(|until| *until <= from);
+        let place = free.iter().take(TRACKS_OF_A_SORT).position(|until| *until <= from);
         let place = place.unwrap_or_else(|| {
             let place = free.len();
             let name = if place == 0 { name.to_owned() } else { format!("{name} ({})", place + 1) };

@@ -3,8 +3,8 @@
 use crate::failure::Failure;
 use crate::figures;
 use crate::{json, table};
-use dml::arenas::energy::{Energy, EnergyError, EnergyMeter, EnergySources};
 use dml::core::{DeviceId, Platform};
+use dml::energy::{Energy, EnergyError, EnergyMeter, EnergySources};
 use dml::scheduler::metrics;
 use std::time::Duration;
 

@@ -61,14 +61,7 @@ const PARTS: &[Part] = &[
     Part {
         name: "arenas",
         package: "dml-arenas",
-        own: &[
-            "--lib",
-            "--test=cuda_driver",
-            "--test=opencl_driver",
-            "--test=dlpack",
-            "--test=energy",
-            "--test=offload",
-        ],
+        own: &["--lib", "--test=cuda_driver", "--test=opencl_driver", "--test=dlpack", "--test=offload"],
         outer: &[
             "functions",
             "launching",
@@ -83,7 +76,7 @@ const PARTS: &[Part] = &[
             "opencl",
             "through_core",
         ],
-        features: "dml/cuda,dml/energy,dml/offload,dml/opencl",
+        features: "dml/cuda,dml/offload,dml/opencl",
     },
     Part {
         name: "scheduler",
@@ -111,6 +104,7 @@ const PARTS: &[Part] = &[
         outer: &["timeline"],
         features: "dml/timeline",
     },
+    Part { name: "energy", package: "dml-energy", own: &["--all-targets"], outer: &[], features: "" },
     Part { name: "workloads", package: "dml-workloads", own: &["--all-targets"], outer: &[], features: "" },
     Part {
         name: "command",

@@ -22,6 +22,7 @@ pub(super) struct Killer {
 const CRATES: &[(&str, &str)] = &[
     ("unit", "dml-core"),
     ("arenas", "dml-arenas"),
+    ("energy", "dml-energy"),
     ("scheduler", "dml-scheduler"),
     ("policies", "dml-verify"),
     ("workloads", "dml-workloads"),

@@ -1,6 +1,6 @@
 use super::*;
-use dml::arenas::energy::{EnergyCounter, GpuCounters, Nvml};
 use dml::core::{DeviceDesc, DeviceKind};
+use dml::energy::{EnergyCounter, GpuCounters, Nvml};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -7,7 +7,7 @@
 //! ```
 //! | file | contents |
 //! |---|---|
-//! | this one | the meter, its counters and its errors |
+//! | `lib.rs` | the meter, its counters and its errors |
 //! | `powercap.rs` | RAPL counters, as files of Linux |
 //! | `nvml.rs` | the counters of NVIDIA's GPUs, by a library that is opened at run time |
 //!

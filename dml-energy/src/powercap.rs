@@ -9,10 +9,9 @@
 //! ```
 //! AMD's processors appear under the same names.
 
-use super::{EnergyCounter, EnergyError};
-use crate::files::{self, Source};
+use crate::{EnergyCounter, EnergyError};
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,8 +86,16 @@ fn numbers(folder: &str) -> Option<Vec<u64>> {
 }
 
 fn text(file: &Path) -> Result<String, String> {
-    let bytes = files::read(file, Source::File, LARGEST_FILE_BYTES);
-    let bytes = bytes.map_err(|error| format!("{}: {}", file.display(), why(&error)))?;
+    let read = || {
+        // Reading a pipe or a device might never end.
+        if !fs::metadata(file)?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
+        }
+        let mut bytes = Vec::new();
+        fs::File::open(file)?.take(LARGEST_FILE_BYTES).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().map_err(|error| format!("{}: {}", file.display(), why(&error)))?;
     Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
