@@ -76,14 +76,14 @@ mod source;
 mod user_cache;
 
 #[cfg(feature = "cuda")]
-pub use cuda::{CudaArena, CudaPinnedArena};
+pub use cuda::CudaArena;
 pub use discover::{Discover, DiscoverError, DiscoverOptions, Mechanisms};
 pub use faulty::{Faulty, FaultyCross, Script};
+#[cfg(any(feature = "cuda", feature = "opencl", all(feature = "offload", target_os = "linux")))]
+pub use main_mem::HostArena;
 pub use main_mem::MainMem;
 pub use null::Null;
 #[cfg(all(feature = "offload", target_os = "linux"))]
 pub use offload::OffloadArena;
 #[cfg(feature = "opencl")]
-pub use opencl::{OpenClArena, SvmArena};
-#[cfg(all(feature = "offload", target_os = "linux"))]
-pub use shared::SharedArena;
+pub use opencl::OpenClArena;

@@ -108,7 +108,7 @@ conformance::checks!(of_pool, pool);
 #[cfg(feature = "opencl")]
 mod opencl {
     use crate::common::{with_opencl, with_opencl_offer};
-    use dml_arenas::{DiscoverOptions, OpenClArena, SvmArena};
+    use dml_arenas::{DiscoverOptions, HostArena, OpenClArena};
     use dml_core::{ArenaId, DeviceId, Platform};
     use dml_verify::conformance::{self, External, Sharing, Subject};
 
@@ -145,7 +145,7 @@ mod opencl {
         let (platform, device) = with_opencl_offer(test, &options)?;
         let (main, own) = (platform.home(DeviceId(0))?, platform.home(device)?);
         let ids = (0..platform.arenas().len()).map(|id| ArenaId(id as u8));
-        let svm = { ids }.find(|&id| platform.arena(id).downcast_ref::<SvmArena>().is_some());
+        let svm = { ids }.find(|&id| platform.arena(id).downcast_ref::<HostArena>().is_some());
         Some((platform, [main, own, svm.expect("it was asked for")]))
     }
 

@@ -8,7 +8,7 @@ use common::{copy_in, copy_out, host, pattern, put, take, whole, with_cuda};
 use cudarc::driver::sys::{CUdevice_attribute, CUresult, cuDevicePrimaryCtxGetState, cuDriverGetVersion};
 use dml_arenas::cuda::{BuildError, CudaKernel, KernelArg, Launch};
 use dml_arenas::launch::CudaLauncher;
-use dml_arenas::{CudaArena, CudaPinnedArena, Discover, DiscoverOptions};
+use dml_arenas::{CudaArena, Discover, DiscoverOptions, HostArena};
 use dml_core::sync::Arc;
 use dml_core::{
     Access, AllocError, Arena, DeviceId, Fence, HostMemory, ItemShape, LaunchArg, LaunchError, Launcher,
@@ -690,7 +690,7 @@ fn page_locked_memory_has_a_limit_and_is_kept_for_later_buffers() {
     let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
     let gpu = platform.device("cuda:0").unwrap();
     let pinned = platform.arena(platform.arena_named("cuda_pinned").unwrap());
-    assert_eq!(pinned.downcast_ref::<CudaPinnedArena>().unwrap().limit_bytes(), 8 * WORDS);
+    assert_eq!(pinned.downcast_ref::<HostArena>().unwrap().capacity_bytes(), 8 * WORDS);
     let filled = |seed: u32| {
         let data = platform.buffer::<u32>(WORDS).label(format!("buffer {seed}")).build().unwrap();
         let mut view = data.write()?;

@@ -20,7 +20,7 @@ use dml_arenas::dlpack::abi::{
     CUDA, CUDA_HOST, DLDevice, DLManagedTensorVersioned, DLTensor, FLAG_READ_ONLY, VERSION,
 };
 use dml_arenas::dlpack::{self, Element, ExportError, ImportError, Tensor, Unexported};
-use dml_arenas::{CudaArena, CudaPinnedArena, Discover, DiscoverOptions};
+use dml_arenas::{CudaArena, Discover, DiscoverOptions, HostArena};
 use dml_core::sync::Arc;
 use dml_core::{
     AcquireError, AllocError, Arena, ArenaId, Buffer, DeviceId, NativeHandle, Operation, Platform, Scalar,
@@ -745,7 +745,7 @@ fn page_locked_memory_goes_out_and_in_as_tensors() {
     let options = DiscoverOptions::default().only(["cuda:0"]).cuda_pinned(4 * LEN);
     let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
     let pinned = platform.arena(platform.arena_named("cuda_pinned").unwrap()).clone();
-    let pinned: &CudaPinnedArena = (*pinned).downcast_ref().unwrap();
+    let pinned: &HostArena = (*pinned).downcast_ref().unwrap();
     let host = platform.host().unwrap();
     let buffer = platform.buffer::<u32>(LEN / 4).build().unwrap();
     let mut writing = buffer.write().unwrap();

@@ -25,8 +25,8 @@ use std::io::{self, Write};
 /// Minimum process number of the findings, before those of the links. A device's process number is its index
 /// plus 1.
 const FINDINGS: usize = 1000;
-/// Spacing of the sorts: the first track of each sort has a multiple of this number. Only this many tracks of a
-/// sort are searched for a free one. Each further slice gets its own track.
+/// Spacing of the sorts: the first track of each sort has a multiple of this number. Only this many tracks of
+/// a sort are searched for a free one. Each further slice gets its own track.
 const TRACKS_OF_A_SORT: usize = 1000;
 
 /// The sorts of tracks of a device, from top to bottom.

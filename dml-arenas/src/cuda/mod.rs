@@ -60,4 +60,3 @@ pub use error::BuildError;
 pub use external::{ExternalError, Refused};
 pub use grid::Launch;
 pub use kernel::{CudaKernel, KernelArg, may_have_begun};
-pub use pinned::CudaPinnedArena;

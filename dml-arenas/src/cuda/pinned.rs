@@ -21,18 +21,16 @@ use super::session::Session;
 use crate::fork::Origin;
 use crate::kit::{join_both_ways, join_staged};
 use crate::locked::{Here, PageLocker};
-use crate::main_mem::{HostBlock, Keeps, Memory, shown};
+use crate::main_mem::{HostArena, HostStore, Keeps, Memory};
 use dml_core::sync::{Arc, Mutex};
 use dml_core::{
-    AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Binding, Concurrency, CopyIn, CopyOut,
-    Cost, DeviceId, DeviceSet, Fence, Fill, HostSpan, HostStaged, Link, LinkSpeed, MapReport, MapRequest,
-    NewBlock, PlatformBuilder, TransferError, UnmapRequest,
+    AllocError, Allocation, ArenaId, Binding, Concurrency, HostSpan, HostStaged, Link, LinkSpeed,
+    PlatformBuilder, Span,
 };
 use std::any::Any;
 use std::fmt;
 
 const NAME: &str = "cuda_pinned";
-const KIND: ArenaKind = ArenaKind("cuda_pinned");
 /// Sizes are multiples of this, in bytes.
 const UNIT_BYTES: u64 = 64 << 10;
 /// Default speed of a copy in memory by this process, to the order of magnitude.
@@ -44,18 +42,6 @@ const BIND_GPU: LinkSpeed = LinkSpeed { latency_ns: 2_000, bytes_per_s: u64::MAX
 /// Speed of transfers between this memory and a GPU. They need no staging, so they are cheaper than main
 /// memory's.
 const LINK: LinkSpeed = LinkSpeed { latency_ns: 10_000, bytes_per_s: 50_000_000_000, remap_ns: 0 };
-
-/// Page-locked memory of the host. Its native device is the processor, whose kernels use it through main
-/// memory. Main memory is bound to it.
-///
-/// # Source
-/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4: the pinned memory of the
-/// CUDA arena.
-#[derive(Debug)]
-pub struct CudaPinnedArena {
-    desc: ArenaDesc,
-    pool: Arc<Pool>,
-}
 
 /// The page-locked memory, and its idle part.
 struct Pool {
@@ -157,37 +143,50 @@ impl fmt::Debug for Pool {
     }
 }
 
-impl CudaPinnedArena {
-    /// Creates the arena of the processor `cpu`. Its memory is registered through one of these GPUs, of which
-    /// there is at least one.
-    pub(super) fn new<'a>(
-        sessions: impl Iterator<Item = &'a Arc<Session>>,
-        limit_bytes: u64,
-        cpu: DeviceId,
-    ) -> Self {
-        let desc = ArenaDesc::new(NAME, KIND, cpu)
-            .with_remotes(DeviceSet::of(cpu))
-            .with_concurrency(Concurrency::BimapFull)
-            .with_alloc_align(64)
-            .with_alloc_cost(Cost::from_ns(100_000));
+/// The pool as the memory of an arena.
+#[derive(Debug)]
+pub(super) struct Store(Arc<Pool>);
+
+impl Store {
+    /// The memory is registered through one of these GPUs, of which there is at least one.
+    fn new<'a>(sessions: impl Iterator<Item = &'a Arc<Session>>, limit_bytes: u64) -> Self {
         let registrars = sessions.map(Registrar::new).collect();
         let (state, origin) = (Mutex::default(), Origin::here());
-        Self { desc, pool: Arc::new(Pool { registrars, limit_bytes, state, origin }) }
-    }
-
-    /// The maximum size of all memory in bytes, idle memory included.
-    #[must_use]
-    pub fn limit_bytes(&self) -> u64 {
-        self.pool.limit_bytes
+        Self(Arc::new(Pool { registrars, limit_bytes, state, origin }))
     }
 
     /// The session of the first GPU.
     pub(super) fn session(&self) -> &Arc<Session> {
-        self.pool.registrars[0].session()
+        self.0.registrars[0].session()
+    }
+}
+
+// SAFETY: an allocation keeps its memory, all of whose bytes are initialised (1). GPUs access it for requests
+// of core and for kernels under grants (2). The pool lends memory to one block at a time (3).
+unsafe impl HostStore for Store {
+    fn allocate(&self, arena: &Arc<str>, len: u64) -> Result<(HostSpan, Keeps), AllocError> {
+        let (arena, limit_bytes) = (arena.clone(), self.0.limit_bytes);
+        if self.is_lost() {
+            return Err(AllocError::DeviceLost { arena });
+        }
+        if len > limit_bytes {
+            return Err(AllocError::TooLarge { arena, bytes: len, limit_bytes });
+        }
+        let lent = self.0.take(len).ok_or(AllocError::OutOfMemory { arena, bytes: len })?;
+        let span = lent.span.slice(Span::new(0, len));
+        Ok((span, Keeps::Own { _memory: Box::new(lent) }))
     }
 
-    fn expect_here(&self) -> Result<(), TransferError> {
-        if self.pool.origin.is_here() { Ok(()) } else { Err(TransferError::DeviceLost) }
+    fn capacity_bytes(&self) -> u64 {
+        self.0.limit_bytes
+    }
+
+    fn is_lost(&self) -> bool {
+        !self.0.origin.is_here()
+    }
+
+    fn loss(&self) -> Option<Arc<str>> {
+        self.is_lost().then(|| super::error::FORKED.into())
     }
 }
 
@@ -215,7 +214,8 @@ pub(super) fn add(
     }
     let cpu = builder.native(main);
     let sessions = gpus.iter().map(|(_, session, _)| session);
-    let pinned = builder.add_arena(Arc::new(CudaPinnedArena::new(sessions, limit_bytes, cpu)));
+    let store = Arc::new(Store::new(sessions, limit_bytes));
+    let pinned = builder.add_arena(Arc::new(HostArena::new(NAME, cpu, (64, 100_000), store)));
     join_staged(builder, main, pinned, COPY);
     for &(gpu, _, in_place) in gpus {
         join_both_ways(builder, pinned, gpu, Here::new(HostStaged::new(LINK)));
@@ -235,61 +235,4 @@ pub(super) fn add(
     let link = Link { from: pinned, to: main, source_via: cpu, target_via: cpu, allocation };
     builder.add_link(link, Arc::new(Binding::new(BIND)));
     builder.prefer_binding(pinned, main);
-}
-
-impl Arena for CudaPinnedArena {
-    fn desc(&self) -> &ArenaDesc {
-        &self.desc
-    }
-
-    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
-        let (arena, limit_bytes) = (self.desc.name.clone(), self.pool.limit_bytes);
-        if !self.pool.origin.is_here() {
-            return Err(AllocError::DeviceLost { arena });
-        }
-        if len > limit_bytes {
-            return Err(AllocError::TooLarge { arena, bytes: len, limit_bytes });
-        }
-        let full = AllocError::OutOfMemory { arena, bytes: len };
-        let lent = self.pool.take(len).ok_or(full)?;
-        let span = lent.span.slice(dml_core::Span::new(0, len));
-        let block = HostBlock::of(&self.desc, &span, Keeps::Own { _memory: Box::new(lent) });
-        // SAFETY: the block keeps the memory, all of whose bytes are initialised (1). Only requests of core
-        // make this arena and GPUs access it (2). No other block has this memory, except those bound to this
-        // one (3).
-        let host = unsafe { shown(&span, block.clone()) };
-        Ok(NewBlock::new(block).with_host(host))
-    }
-
-    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
-        let device = request.device();
-        panic!("core bug: map of {} for device {device}: it is accessible in every map state", self.desc.name)
-    }
-
-    fn unmap(&self, _request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
-        panic!("core bug: unmap of {}: it is accessible in every map state", self.desc.name)
-    }
-
-    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
-        self.expect_here()?;
-        Ok(HostBlock::copy_in(&self.desc, &copy))
-    }
-
-    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
-        self.expect_here()?;
-        Ok(HostBlock::copy_out(&self.desc, &copy))
-    }
-
-    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
-        self.expect_here()?;
-        Ok(HostBlock::fill(&self.desc, &fill))
-    }
-
-    fn is_lost(&self) -> bool {
-        !self.pool.origin.is_here()
-    }
-
-    fn loss(&self) -> Option<Arc<str>> {
-        self.is_lost().then(|| super::error::FORKED.into())
-    }
 }

@@ -3,9 +3,10 @@
 use super::arena::CudaArena;
 use super::block::CudaBlock;
 use super::external::{ExternalError, Refused, is_page_locked};
-use super::pinned::CudaPinnedArena;
+use super::pinned::Store;
 use crate::dlpack::abi::{CUDA, CUDA_HOST, DLDevice};
 use crate::dlpack::{self, Element, Export, ExportError, ImportError, Place, Tensor, Unexported};
+use crate::main_mem::HostArena;
 use dml_core::{Access, ArenaId, BlockRef, ExternalBlock, Grants, NativeHandle, Region, ViewError};
 
 impl CudaArena {
@@ -93,9 +94,10 @@ impl CudaArena {
     }
 }
 
-impl CudaPinnedArena {
-    /// Exports granted bytes in page-locked memory as a tensor, as [`dlpack::export`](crate::dlpack::export)
-    /// does for other host memory. The grants may be main memory's, if that shares this arena's storage.
+impl HostArena {
+    /// Exports granted bytes in page-locked memory (`cuda_pinned`) as a tensor, as
+    /// [`dlpack::export`](crate::dlpack::export) does for other host memory. The grants may be main memory's,
+    /// if that shares this arena's storage.
     ///
     /// GPUs may still transfer the memory when the consumer calls the deleter, which waits for all work of
     /// the first GPU's primary context. A consumer that uses other GPUs must wait for those itself.
@@ -119,12 +121,13 @@ impl CudaPinnedArena {
         });
         let buffer = buffer.name();
         let export = dlpack::export::<T>(grants, region, shape)?;
-        let session = self.session().clone();
-        if export.address().is_some_and(|address| !is_shared || !is_page_locked(&session, address)) {
+        let session = self.store::<Store>().map(Store::session).cloned();
+        let is_locked = |address| session.as_ref().is_some_and(|session| is_page_locked(session, address));
+        if export.address().is_some_and(|address| !is_shared || !is_locked(address)) {
             let cause = ExportError::Elsewhere { buffer, expected: "page-locked memory" };
             return Err(Box::new(Unexported { cause, kept: export.into_grants() }));
         }
         let device = DLDevice { device_type: CUDA_HOST, device_id: 0 };
-        Ok(export.on(device, Box::new(move || session.settle())))
+        Ok(export.on(device, Box::new(move || session.as_ref().map_or(Ok(()), |session| session.settle()))))
     }
 }

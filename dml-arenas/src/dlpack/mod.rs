@@ -5,7 +5,7 @@
 //!   foreign tensor ──▶ Tensor ──into_foreign──▶ Foreign ──▶ Platform::buffer_from, Buffer::attach_external
 //!                             ──CudaArena::external_tensor──▶ ExternalBlock ──▶ RawBuffer::attach_block
 //!   Grants of a buffer ──export──▶ Export ──into_versioned, into_legacy──▶ framework, calls the deleter
-//!                      ──CudaArena::export, CudaPinnedArena::export──▶
+//!                      ──CudaArena::export, HostArena::export──▶
 //! ```
 //! # What holds here
 //! 1. An import takes ownership of the tensor. The deleter is called once, when the [`Tensor`] is dropped or

@@ -19,15 +19,21 @@
 mod arena;
 mod block;
 pub(crate) mod discover;
+#[cfg(any(feature = "cuda", feature = "opencl", all(feature = "offload", target_os = "linux")))]
+mod host_arena;
 mod memory;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 mod page_locks;
 
 pub use arena::MainMem;
+#[cfg(any(feature = "cuda", feature = "opencl", all(feature = "offload", target_os = "linux")))]
+pub(crate) use block::Keeps;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 pub(crate) use block::page_locks;
 #[cfg(any(feature = "cuda", feature = "opencl", all(feature = "offload", target_os = "linux")))]
-pub(crate) use block::{HostBlock, Keeps};
+pub use host_arena::HostArena;
+#[cfg(any(feature = "cuda", feature = "opencl", all(feature = "offload", target_os = "linux")))]
+pub(crate) use host_arena::HostStore;
 #[cfg(feature = "opencl")]
 pub(crate) use memory::MAX_BYTES;
 #[cfg(any(feature = "opencl", all(feature = "offload", target_os = "linux")))]

@@ -24,7 +24,7 @@ const AT_ONCE_BYTES: u64 = 64 << 10;
 /// The memory of one coprocessor.
 ///
 /// No other device reaches this memory. Transfers bring bytes in and out, each with a single copy. A block
-/// that is bound to shared memory ([`SharedArena`](crate::SharedArena)) lies there instead, and its bytes
+/// that is bound to shared memory ([`HostArena`](crate::HostArena)) lies there instead, and its bytes
 /// need no transfer.
 ///
 /// # Source

@@ -3,8 +3,9 @@
 use super::message::{Command, LIMIT_BYTES, Outcome, Reply};
 use super::transfer::{Place, Transfer};
 use super::*;
+use crate::HostArena;
 use crate::main_mem::Memory;
-use crate::shared::{SharedArena, SharedMemory};
+use crate::shared::SharedMemory;
 use dml_core::sync::{Arc, Condvar, Mutex};
 use dml_core::{Arena, Backing, CopyIn, DeviceId, Fill, HostMemory, HostSpan, Span, TransferError};
 use proptest::prelude::*;
@@ -418,7 +419,7 @@ fn nobody_hears_of_a_loss_while_a_worker_that_shares_could_still_write() {
 #[test]
 fn a_worker_that_cannot_be_ended_takes_the_memory_that_it_shares_with_it() {
     let (device, _watch, memory, runs) = lingering();
-    let arena: Arc<dyn Arena> = Arc::new(SharedArena::new(memory.clone(), DeviceId(0)));
+    let arena: Arc<dyn Arena> = Arc::new(HostArena::shared(memory.clone(), DeviceId(0)));
     let before = arena.alloc(100).unwrap();
     for run in runs {
         assert!(run.wait().unwrap_err().is_device_lost());
@@ -443,7 +444,7 @@ fn a_run_writes_the_same_place_of_two_memories() {
     });
     let function = device.function("any").unwrap();
     let arena = OffloadArena::new(device.clone(), DeviceId(1));
-    let root = SharedArena::new(shared, DeviceId(0)).alloc(64).unwrap();
+    let root = HostArena::shared(shared, DeviceId(0)).alloc(64).unwrap();
     // SAFETY: the root lives and nothing touches it.
     let backing = unsafe { Backing::new(Some(root.block().clone()), 64, root.host().cloned()) };
     let (own, bound) = (arena.alloc(64).unwrap().into_block(), arena.bind(&backing).unwrap().into_block());
@@ -467,7 +468,7 @@ fn only_storage_that_the_worker_maps_is_bound() {
     let other = SharedMemory::new("dml-test", MEMORY_BYTES).unwrap();
     let arena = OffloadArena::new(device, DeviceId(1));
     for (memory, is_mapped) in [(&shared, true), (&other, false)] {
-        let root = SharedArena::new(memory.clone(), DeviceId(0)).alloc(5_000).unwrap();
+        let root = HostArena::shared(memory.clone(), DeviceId(0)).alloc(5_000).unwrap();
         // SAFETY: the root lives and nothing touches it.
         let backing = unsafe { Backing::new(Some(root.block().clone()), 5_000, root.host().cloned()) };
         let bound = arena.bind(&backing);
@@ -480,7 +481,7 @@ fn only_storage_that_the_worker_maps_is_bound() {
         }
     }
     let alone = OffloadArena::new(runs(|_| Vec::new()).0, DeviceId(1));
-    let root = SharedArena::new(shared, DeviceId(0)).alloc(5_000).unwrap();
+    let root = HostArena::shared(shared, DeviceId(0)).alloc(5_000).unwrap();
     // SAFETY: as above.
     let backing = unsafe { Backing::new(Some(root.block().clone()), 5_000, root.host().cloned()) };
     assert!(alone.bind(&backing).is_err());

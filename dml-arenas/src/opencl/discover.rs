@@ -4,7 +4,7 @@ use super::arena::OpenClArena;
 use super::cross::{self, Locking, Sharing, Side};
 use super::device::{Found, Sort, list};
 use super::session::Session;
-use super::svm::SvmArena;
+use super::svm;
 use crate::kit::Backend;
 use crate::locked::ScratchPool;
 use crate::main_mem::PageLockBudget;
@@ -200,7 +200,7 @@ fn add_device(
     };
     cross::share(builder, &side, sharing);
     if is_fine_grained {
-        let svm = builder.add_arena(Arc::new(SvmArena::new(session.clone(), host)));
+        let svm = builder.add_arena(Arc::new(svm::arena(session.clone(), host)));
         cross::unify(builder, main, svm, arena);
     }
     arena

@@ -56,4 +56,3 @@ mod testing;
 pub use arena::OpenClArena;
 pub use error::BuildError;
 pub use kernel::{Grid, KernelArg, Launch, OpenClKernel, may_have_begun};
-pub use svm::SvmArena;

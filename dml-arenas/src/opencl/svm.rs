@@ -13,78 +13,69 @@
 
 use super::error::alloc_error;
 use super::session::{Reservation, Session};
-use crate::main_mem::{HostBlock, Keeps, MAX_BYTES, Memory as Ordinary, host_span, shown};
+use crate::main_mem::{HostArena, HostStore, Keeps, MAX_BYTES, Memory as Ordinary, host_span};
 use dml_core::sync::Arc;
-use dml_core::{
-    AllocError, Arena, ArenaDesc, ArenaKind, Concurrency, CopyIn, CopyOut, Cost, DeviceId, DeviceSet, Fence,
-    Fill, HostSpan, MapReport, MapRequest, NewBlock, TransferError, UnmapRequest,
-};
+use dml_core::{AllocError, DeviceId, HostSpan};
 use opencl3::error_codes::{CL_DEVICE_NOT_AVAILABLE, CL_MEM_OBJECT_ALLOCATION_FAILURE};
 use opencl3::memory::{CL_MEM_READ_WRITE, CL_MEM_SVM_FINE_GRAIN_BUFFER, svm_alloc, svm_free};
 use std::ptr::NonNull;
 
 /// The name of the arena.
 pub(super) const NAME: &str = "svm";
-const KIND: ArenaKind = ArenaKind("svm");
 const ALLOC: &str = "clSVMAlloc";
 /// Alignment of every block, in bytes: that of OpenCL's widest vector type.
 const ALIGN_BYTES: u32 = 128;
 
 /// Fine-grained shared virtual memory of one OpenCL device.
-///
-/// Its native device is the processor, as for main memory. Kernels on the processor use it through main
-/// memory, which is bound to it.
-///
-/// # Source
-/// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4: the role of the ION
-/// arena.
 #[derive(Debug)]
-pub struct SvmArena {
-    desc: ArenaDesc,
-    session: Arc<Session>,
+struct Store(Arc<Session>);
+
+/// Creates the arena of a session whose device offers such memory, for the processor `cpu`.
+pub(super) fn arena(session: Arc<Session>, cpu: DeviceId) -> HostArena {
+    HostArena::new(NAME, cpu, (ALIGN_BYTES.into(), 5_000), Arc::new(Store(session)))
 }
 
-impl SvmArena {
-    /// Creates the arena of a session whose device offers such memory, for the processor `cpu`.
-    pub(super) fn new(session: Arc<Session>, cpu: DeviceId) -> Self {
-        let desc = ArenaDesc::new(NAME, KIND, cpu)
-            .with_remotes(DeviceSet::of(cpu))
-            .with_concurrency(Concurrency::BimapFull)
-            .with_alloc_align(ALIGN_BYTES.into())
-            .with_alloc_cost(Cost::from_ns(5_000));
-        Self { desc, session }
-    }
-
-    /// Returns the maximum size of a block that the device can use, in bytes. A larger block is ordinary host
-    /// memory.
-    #[must_use]
-    pub fn max_alloc_bytes(&self) -> u64 {
-        self.session.facts.max_alloc_bytes
-    }
-
-    /// Returns the maximum total size of all blocks of the device, in bytes.
-    #[must_use]
-    pub fn capacity_bytes(&self) -> u64 {
-        self.session.facts.memory_bytes
-    }
-
+impl Store {
     /// Allocates `size` zero bytes: shared virtual memory, or ordinary memory above the driver's limit. The
     /// device refuses a binding to a block of that size, so only the processor uses it.
     ///
     /// # Errors
     /// The error code of the failed call.
     fn storage(&self, size: usize) -> Result<(HostSpan, Keeps), i32> {
-        if size as u64 <= self.max_alloc_bytes() {
-            let memory = Memory::zeroed(&self.session, size)?;
+        if size as u64 <= self.0.facts.max_alloc_bytes {
+            let memory = Memory::zeroed(&self.0, size)?;
             return Ok((host_span(memory.ptr, size), Keeps::Own { _memory: Box::new(memory) }));
         }
-        self.session.context().map_err(|_| CL_DEVICE_NOT_AVAILABLE)?;
+        self.0.context().map_err(|_| CL_DEVICE_NOT_AVAILABLE)?;
         let memory = Ordinary::zeroed(size).ok_or(CL_MEM_OBJECT_ALLOCATION_FAILURE)?;
         Ok((memory.span(), Keeps::memory(memory)))
     }
+}
 
-    fn expect_there(&self) -> Result<(), TransferError> {
-        if self.session.is_lost() { Err(TransferError::DeviceLost) } else { Ok(()) }
+// SAFETY: an allocation keeps its memory, whose bytes are all zero (1). The device's kernels access it under
+// grants (2). Each allocation is new memory (3).
+unsafe impl HostStore for Store {
+    fn allocate(&self, arena: &Arc<str>, len: u64) -> Result<(HostSpan, Keeps), AllocError> {
+        let max_alloc_bytes = self.0.facts.max_alloc_bytes;
+        let limit_bytes = if len > max_alloc_bytes { MAX_BYTES } else { max_alloc_bytes };
+        let too_large = || AllocError::TooLarge { arena: arena.clone(), bytes: len, limit_bytes };
+        let size = usize::try_from(len).ok().filter(|_| len <= limit_bytes).ok_or_else(too_large)?;
+        self.storage(size).map_err(|code| {
+            self.0.note(code);
+            alloc_error(arena, ALLOC, code, len, limit_bytes)
+        })
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.0.facts.memory_bytes
+    }
+
+    fn is_lost(&self) -> bool {
+        self.0.is_lost()
+    }
+
+    fn loss(&self) -> Option<Arc<str>> {
+        self.0.loss()
     }
 }
 
@@ -133,77 +124,22 @@ impl Drop for Memory {
     }
 }
 
-impl Arena for SvmArena {
-    fn desc(&self) -> &ArenaDesc {
-        &self.desc
-    }
-
-    fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
-        let name = &self.desc.name;
-        let limit_bytes = if len > self.max_alloc_bytes() { MAX_BYTES } else { self.max_alloc_bytes() };
-        let too_large = || AllocError::TooLarge { arena: name.clone(), bytes: len, limit_bytes };
-        let size = usize::try_from(len).ok().filter(|_| len <= limit_bytes).ok_or_else(too_large)?;
-        let (span, keeps) = self.storage(size).map_err(|code| {
-            self.session.note(code);
-            alloc_error(name, ALLOC, code, len, limit_bytes)
-        })?;
-        let block = HostBlock::of(&self.desc, &span, keeps);
-        // SAFETY: the block keeps the memory, whose bytes are all zero (1). Only this arena accesses them,
-        // for core's requests, and the device's kernels, under grants (2). The memory is new, and only blocks
-        // bound to this one share it (3).
-        let host = unsafe { shown(&span, block.clone()) };
-        Ok(NewBlock::new(block).with_host(host))
-    }
-
-    fn map(&self, request: MapRequest<'_>) -> Result<MapReport, TransferError> {
-        let device = request.device();
-        panic!("core bug: map of {} for device {device}: it is accessible in every map state", self.desc.name)
-    }
-
-    fn unmap(&self, _request: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
-        panic!("core bug: unmap of {}: it is accessible in every map state", self.desc.name)
-    }
-
-    fn copy_in(&self, copy: CopyIn) -> Result<Fence, TransferError> {
-        self.expect_there()?;
-        Ok(HostBlock::copy_in(&self.desc, &copy))
-    }
-
-    fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
-        self.expect_there()?;
-        Ok(HostBlock::copy_out(&self.desc, &copy))
-    }
-
-    fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
-        self.expect_there()?;
-        Ok(HostBlock::fill(&self.desc, &fill))
-    }
-
-    fn is_lost(&self) -> bool {
-        self.session.is_lost()
-    }
-
-    fn loss(&self) -> Option<Arc<str>> {
-        self.session.loss()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::testing::{found, open};
     use super::*;
-    use dml_core::{HostMemory, OwnBlock, Span};
+    use dml_core::{Arena, HostMemory, OwnBlock, Span, TransferError};
 
     const LEN: u64 = 9_000;
 
-    fn arena() -> Option<(Arc<dyn Arena>, Arc<Session>)> {
+    fn svm() -> Option<(Arc<dyn Arena>, Arc<Session>)> {
         let session = open(found().filter(|found| found.is_fine_grained)?);
-        Some((Arc::new(SvmArena::new(session.clone(), DeviceId(0))), session))
+        Some((Arc::new(arena(session.clone(), DeviceId(0))), session))
     }
 
     #[test]
     fn what_a_block_has_counts_as_the_devices_memory() {
-        let Some((arena, session)) = arena() else { return };
+        let Some((arena, session)) = svm() else { return };
         let all_bytes = session.facts.memory_bytes;
         let block = OwnBlock::alloc(&arena, LEN).unwrap();
         assert!(session.reserve(all_bytes).is_none() && session.reserve(all_bytes - LEN).is_some());
@@ -213,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_block_shows_nothing_of_what_was_there_before() {
-        let Some((arena, _session)) = arena() else { return };
+        let Some((arena, _session)) = svm() else { return };
         for _ in 0..20 {
             let block = OwnBlock::alloc(&arena, LEN).unwrap();
             assert!(block.seen().expect("the host sees it").iter().all(|byte| *byte == 0));
@@ -223,7 +159,7 @@ mod tests {
 
     #[test]
     fn memory_of_a_lost_device_is_lost() {
-        let Some((arena, session)) = arena() else { return };
+        let Some((arena, session)) = svm() else { return };
         let block = OwnBlock::alloc(&arena, LEN).unwrap();
         assert!(!arena.is_lost());
         session.note(CL_DEVICE_NOT_AVAILABLE);

@@ -1,8 +1,9 @@
 //! Adds the shared memory to a platform, if the options name devices that share it.
 
-use super::arena::{NAME, SharedArena};
+use super::arena::NAME;
 use super::cross;
 use super::memory::SharedMemory;
+use crate::main_mem::HostArena;
 use crate::main_mem::discover::{CPU, default_memory};
 use crate::options::{DiscoverError, DiscoverOptions};
 use dml_core::sync::Arc;
@@ -20,7 +21,7 @@ impl Shared {
     pub(crate) fn of(builder: &PlatformBuilder) -> Option<Self> {
         let arenas = builder.arenas().iter().enumerate();
         let mut found = arenas.filter_map(|(index, arena)| {
-            let memory = arena.downcast_ref::<SharedArena>()?.memory().clone();
+            let memory = arena.downcast_ref::<HostArena>()?.shared_memory()?.clone();
             Some(Self { arena: ArenaId(index as u8), memory })
         });
         found.next()
@@ -50,7 +51,7 @@ pub(crate) fn discover(
         reason: format!("no memory of {bytes} bytes: {error}"),
     })?;
     let native = builder.native(main);
-    let arena = builder.add_arena(Arc::new(SharedArena::new(memory.clone(), native)));
+    let arena = builder.add_arena(Arc::new(HostArena::shared(memory.clone(), native)));
     let shared = Shared { arena, memory };
     cross::join(builder, main, arena);
     if options.shares(CPU) {

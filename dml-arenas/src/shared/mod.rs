@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   this process                                                          each worker that shares it
-//!   SharedArena ── alloc ──▶ SharedMemory ═══ one sealed memory file ═══▶ window ◀── views
+//!   HostArena ─── alloc ──▶ SharedMemory ═══ one sealed memory file ═══▶ window ◀── views
 //!     ▲    ▲    ▲
 //!     │    │    └─ bound: opencl, a buffer over the host address           one at a time
 //!     │    └────── bound: offload, a range of the worker's second window   all at once
@@ -39,5 +39,4 @@ pub(crate) mod discover;
 mod memory;
 pub(crate) mod window;
 
-pub use arena::SharedArena;
 pub use memory::SharedMemory;

@@ -5,7 +5,7 @@ use super::{MIB, alloc, arena, cuda, home, nothing_is_left, platform, platform_w
 use crate::common::{pattern, put, take};
 use crate::driver::{StandIn, code, stand_in};
 use crate::stand_in::reads_by;
-use dml_arenas::{CudaPinnedArena, DiscoverOptions};
+use dml_arenas::{DiscoverOptions, HostArena};
 use dml_core::sync::Arc;
 use dml_core::{AllocError, Arena, Block, Buffer, OwnBlock, Platform, Span};
 
@@ -134,7 +134,7 @@ fn page_locked_memory_is_kept_for_blocks_of_about_its_size() {
     let driver = stand_in();
     let platform = with_pinned(64 * MIB);
     let pinned = pinned(&platform);
-    assert_eq!(pinned.downcast_ref::<CudaPinnedArena>().unwrap().limit_bytes(), 64 * MIB);
+    assert_eq!(pinned.downcast_ref::<HostArena>().unwrap().capacity_bytes(), 64 * MIB);
     const UNIT: u64 = 64 << 10;
     let large = alloc(&pinned, 100 * UNIT);
     let at = address(&large);

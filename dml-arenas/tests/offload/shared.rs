@@ -5,7 +5,7 @@ use crate::rig::{WORKER, is_there, kill, library};
 use dml_arenas::kit::Backend;
 use dml_arenas::offload::{Argument, Function, OffloadArena, Scalar};
 use dml_arenas::shared::SharedMemory;
-use dml_arenas::{Discover, DiscoverError, DiscoverOptions, SharedArena};
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions, HostArena};
 use dml_core::sync::Arc;
 use dml_core::{
     AcquireError, AllocError, ArenaId, Buffer, DeviceId, InFlight, Operation, Platform, PlatformBuilder,
@@ -68,9 +68,9 @@ impl Scene {
     fn memory(&self) -> &Arc<SharedMemory> {
         self.platform
             .arena(SHARED)
-            .downcast_ref::<SharedArena>()
+            .downcast_ref::<HostArena>()
+            .and_then(HostArena::shared_memory)
             .expect("it comes after main memory")
-            .memory()
     }
 
     fn process(&self, worker: usize) -> u32 {

@@ -2,7 +2,7 @@
 
 use super::{LARGEST_BYTES, MEMORY_BYTES, home, platform_with};
 use crate::driver::stand_in;
-use dml_arenas::{DiscoverOptions, SvmArena};
+use dml_arenas::{DiscoverOptions, HostArena};
 use dml_core::{ArenaId, Platform};
 use dml_verify::conformance::{self, External, Sharing, Subject};
 
@@ -40,7 +40,7 @@ fn fine_grained() -> (Platform, [ArenaId; 3]) {
     stand_in();
     let platform = platform_with(DiscoverOptions::default().fine_grained("opencl:1"), &["opencl:1"]);
     let mut ids = (0..platform.arenas().len()).map(|id| ArenaId(id as u8));
-    let svm = ids.find(|&id| platform.arena(id).downcast_ref::<SvmArena>().is_some());
+    let svm = ids.find(|&id| platform.arena(id).downcast_ref::<HostArena>().is_some());
     let ids = [home(&platform, "cpu"), home(&platform, "opencl:1"), svm.expect("it was asked for")];
     (platform, ids)
 }

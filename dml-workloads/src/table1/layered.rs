@@ -89,10 +89,7 @@ impl Layered {
             None => unreachable!("the table has only OpenCL devices"),
         };
         #[cfg(feature = "cuda")]
-        let is_pinned = platform
-            .arenas()
-            .iter()
-            .any(|arena| arena.downcast_ref::<dml_arenas::CudaPinnedArena>().is_some());
+        let is_pinned = platform.arena_named("cuda_pinned").is_ok();
         Ok(Self {
             device,
             kernels,

@@ -157,17 +157,8 @@ pub(crate) fn no_gpu(platform: &Platform) -> String {
 
 /// Returns the maximum number of bytes of page-locked memory, or `None` if main memory is not page-locked.
 pub(crate) fn pinned_bytes(platform: &Platform) -> Option<u64> {
-    #[cfg(feature = "cuda")]
-    {
-        let arenas = platform.arenas().iter();
-        let mut pinned = arenas.filter_map(|arena| arena.downcast_ref::<dml::arenas::CudaPinnedArena>());
-        pinned.next().map(dml::arenas::CudaPinnedArena::limit_bytes)
-    }
-    #[cfg(not(feature = "cuda"))]
-    {
-        let _ = platform;
-        None
-    }
+    let pinned = platform.arenas().iter().find(|arena| &*arena.desc().name == "cuda_pinned")?;
+    pinned.downcast_ref().map(dml::arenas::HostArena::capacity_bytes)
 }
 
 /// Makes the memories of these devices share one storage: shared memory if there are workers, otherwise main
