@@ -231,7 +231,7 @@ struct Gpu {
 ///
 /// ```no_run
 /// # fn run(platform: &dml_core::Platform) -> Result<(), Box<dyn std::error::Error>> {
-/// use dml_arenas::energy::{EnergyMeter, EnergySources};
+/// use dml_energy::{EnergyMeter, EnergySources};
 ///
 /// let meter = EnergyMeter::new(platform, [platform.device("cpu")?], &EnergySources::default())?;
 /// let metering = meter.start()?;
