@@ -548,3 +548,21 @@ fn bytes_of_a_device_are_copied_into_granted_bytes_of_the_host() {
     let expected = [bytes(2, 0..40), bytes(1, 3..20), bytes(2, 57..96)].concat();
     assert_eq!(near.slice::<u8>(&target).unwrap(), expected);
 }
+
+#[test]
+fn the_arenas_that_hold_the_latest_contents_are_named_part_by_part() {
+    let platform = pair();
+    let buffer = raw(&platform, 40);
+    write(&buffer, MAIN_ARENA, 0..16, 1);
+    write(&buffer, GPU_ARENA, 16..24, 2);
+    let valid_in = |bytes| {
+        let mut parts = Vec::new();
+        buffer.valid_in(bytes, |len, valid| parts.push((len, valid)));
+        parts
+    };
+    let (main, gpu, none) = (arenas([MAIN_ARENA]), arenas([GPU_ARENA]), arenas([]));
+    assert_eq!(valid_in(0..40), [(16, main), (8, gpu), (16, none)]);
+    assert_eq!(valid_in(10..20), [(6, main), (4, gpu)]);
+    assert_eq!(valid_in(20..900), [(4, gpu), (16, none)]);
+    assert_eq!(valid_in(40..50), []);
+}
