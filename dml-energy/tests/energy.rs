@@ -455,6 +455,24 @@ mod nvml {
         std::fs::remove_file(library).unwrap();
     }
 
+    #[test]
+    fn the_library_is_shut_down_with_the_last_counter() {
+        let path = library("nvml-shutdown", &[]);
+        // SAFETY: the library is nvml.c, which does nothing when it is loaded.
+        let same = unsafe { libloading::Library::new(&path) }.unwrap();
+        let started = || {
+            // SAFETY: a function of this type, without arguments.
+            unsafe { same.get::<unsafe extern "C" fn() -> std::ffi::c_int>(b"stand_in_started\0").unwrap()() }
+        };
+        let nvml = opened(&path);
+        let counter = nvml.counter("pci 0000:1a:00.0").unwrap();
+        drop(nvml);
+        assert_eq!(started(), 1);
+        drop(counter);
+        assert_eq!(started(), 0);
+        std::fs::remove_file(path).unwrap();
+    }
+
     /// The driver does not follow into a fork.
     #[test]
     fn a_fork_has_no_counters() {
