@@ -38,24 +38,15 @@ pub(crate) fn check(arguments: &[String]) -> Result<(), Failure> {
     let target = repository_root().join("target");
     let folder = target.join("carry");
     let mut report = Report::default();
-    let release = |arguments: &[&str]| {
-        let mut command = cargo(["build", "--release"]);
-        // Debug information would make up most of the bundle.
-        command
-            .args(arguments)
-            .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
-            .env("CARGO_PROFILE_RELEASE_STRIP", "true");
-        command
-    };
     report.step("programs", || {
         let mut carried = Vec::new();
         for arguments in [&["--bin", "dml"][..], &["--package", "dml-arenas", "--example", "cuda_speed"]] {
-            if let Err(reason) = run(&mut release(arguments)) {
+            if let Err(reason) = run(without_debug(&mut cargo(["build", "--profile", "dist"])).args(arguments)) {
                 return Outcome::Failed(reason);
             }
         }
         let built = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| target.clone(), PathBuf::from);
-        carried.extend([built.join("release/dml"), built.join("release/examples/cuda_speed")]);
+        carried.extend([built.join("dist/dml"), built.join("dist/examples/cuda_speed")]);
         ended(carry(&folder, &carried, name_of))
     });
     report.step("tests", || {
@@ -90,11 +81,13 @@ pub(crate) fn check(arguments: &[String]) -> Result<(), Failure> {
 /// Returns the command that builds tests without running them.
 fn tests_of(arguments: &[&str]) -> Command {
     let mut command = cargo(["test", "--release", "--no-run"]);
-    command.env("CARGO_PROFILE_RELEASE_DEBUG", "0").env("CARGO_PROFILE_RELEASE_STRIP", "true");
-    // The tests' speed does not matter, and link-time optimisation takes a minute for each.
-    command.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-    command.args(arguments);
+    without_debug(&mut command).args(arguments);
     command
+}
+
+/// Leaves out the debug information, which would make up most of the bundle.
+fn without_debug(command: &mut Command) -> &mut Command {
+    command.env("CARGO_PROFILE_RELEASE_DEBUG", "0").env("CARGO_PROFILE_RELEASE_STRIP", "true")
 }
 
 /// Builds tests and returns their programs, or the build's error output.
