@@ -35,7 +35,7 @@ fn written(platform: &Platform) -> RawBuffer {
 fn acquire(criterion: &mut Criterion) {
     let platform = platform();
     let buffer = written(&platform);
-    let mutex = dml::core::sync::Mutex::new(0u64);
+    let mutex = dml::core::internal::sync::Mutex::new(0u64);
     let mut group = criterion.benchmark_group("acquire_release");
     group.bench_function("mutex_pair", |b| b.iter(|| *black_box(&mutex).lock() += 1));
     group.bench_function("read", |b| b.iter(|| platform.acquire(CPU).read(black_box(&buffer)).wait()));

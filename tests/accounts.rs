@@ -5,11 +5,11 @@
 
 use dml::arenas::faulty::{CallKind, Fault};
 use dml::arenas::{Faulty, Null, Script, kit};
-use dml::core::sync::Arc;
+use dml::core::internal::sync::Arc;
 use dml::core::{
     Allocation, ArenaDesc, ArenaId, ArenaKind, Concurrency, CopyJob, CopyQuery, Cost, CrossArena, DeviceDesc,
-    DeviceId, DeviceKind, DeviceSet, Fence, HostStaged, Link, LinkId, LinkSpeed, Operation, Platform,
-    PlatformBuilder, RawBuffer, TransferError,
+    DeviceId, DeviceKind, DeviceSet, Fence, HostStaged, Link, LinkId, LinkSpeed, Platform, PlatformBuilder,
+    RawBuffer, TransferError, record::Operation,
 };
 use dml_verify::{CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -3,7 +3,9 @@
 #![cfg(not(dml_loom))]
 
 use dml::arenas::faulty::{CallKind, Fault, Script};
-use dml::core::{AcquireError, AllocError, AttachRefusal, Buffer, Concurrency, EventKind, Unattached};
+use dml::core::{
+    AcquireError, AllocError, AttachRefusal, Buffer, Concurrency, Unattached, record::EventKind,
+};
 use dml_verify::{
     Audited, CPU, GPU, GPU_ARENA, GPU2_ARENA, MAIN_ARENA, Rig, bound_pair, byte_copies, bytes, check, pair,
     put, read, star, test_arena, watched, write,

@@ -3,11 +3,11 @@
 #![cfg(not(dml_loom))]
 
 use dml::arenas::Null;
-use dml::core::sync::{Arc, Mutex};
+use dml::core::internal::sync::{Arc, Mutex};
 use dml::core::{
     AcquireError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Completion, Concurrency, CopyJob,
-    CopyQuery, Cost, CrossArena, DeviceDesc, DeviceId, DeviceKind, DeviceSet, EventKind, Fence, HostStaged,
-    Link, Platform, RawBuffer, TransferError,
+    CopyQuery, Cost, CrossArena, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, HostStaged, Link,
+    Platform, RawBuffer, TransferError, record::EventKind,
 };
 use dml_verify::{Audited, poll_once};
 use std::future::{Future, IntoFuture};

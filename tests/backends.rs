@@ -11,7 +11,7 @@ use board::{BoardArena, Boards};
 use disk::{DISK, Disk, DiskArena};
 use dml::arenas::MainMem;
 use dml::arenas::kit::join_staged;
-use dml::core::state::Step;
+use dml::core::internal::state::Step;
 use dml::core::{
     AcquireError, ArenaId, DeviceDesc, DeviceKind, LinkSpeed, OwnerId, PlatformBuilder, Span, TransferError,
 };
@@ -165,7 +165,7 @@ fn o01_the_planner_finds_the_chain_to_the_far_board_and_back() {
     let buffer = raw(&platform, 5003);
     write(&buffer, MAIN_ARENA, 0..5003, 1);
     let plan = buffer.snapshot().prefetch(platform.routes(), OwnerId(0), far, Span::new(0, 5003));
-    let dml::core::state::Begin::Plan(plan) = plan else { panic!("bytes have to be brought") };
+    let dml::core::internal::state::Begin::Plan(plan) = plan else { panic!("bytes have to be brought") };
     let hops = plan.steps.iter().filter_map(|step| match step {
         Step::Copy(copy) => Some((copy.from().expect("bytes are copied"), copy.to)),
         _ => None,

@@ -3,7 +3,7 @@
 
 #![cfg(not(dml_loom))]
 
-use dml::core::state::{Begin, BufferState, Execution, Initial, Next, Report, Request, Status};
+use dml::core::internal::state::{Begin, BufferState, Execution, Initial, Next, Report, Request, Status};
 use dml::core::{
     Access, AcquireError, Claim, Claims, Concurrency, DeviceDesc, DeviceKind, KernelId, OwnerId, Platform,
     Span,

@@ -3,7 +3,7 @@
 #![cfg(not(dml_loom))]
 
 use dml::arenas::Null;
-use dml::core::sync::Arc;
+use dml::core::internal::sync::Arc;
 use dml::core::{
     Allocation, ArenaDesc, ArenaId, ArenaKind, Binding, Concurrency, ConfigError, CopyQuery, DeviceDesc,
     DeviceId, DeviceKind, DeviceSet, HostStaged, Link, LinkId, Platform, PlatformBuilder, TopologyError,

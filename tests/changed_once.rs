@@ -5,7 +5,7 @@
 
 use dml::Kernel;
 use dml::arenas::{Null, kit};
-use dml::core::sync::Arc;
+use dml::core::internal::sync::Arc;
 use dml::core::{
     ArenaDesc, ArenaId, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, LinkSpeed,
 };

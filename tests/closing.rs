@@ -4,7 +4,7 @@
 
 use dml::arenas::Script;
 use dml::arenas::faulty::{CallKind, Fault};
-use dml::core::state::{Lifecycle, MapState};
+use dml::core::internal::state::{Lifecycle, MapState};
 use dml::core::{AcquireError, Concurrency};
 use dml_verify::{
     CPU, GPU, GPU_ARENA, MAIN_ARENA, Place, Rig, bytes, live_blocks, null, pair, raw, read, star, test_arena,

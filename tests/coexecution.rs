@@ -4,7 +4,7 @@
 
 use dml::arenas::faulty::{Fault, FaultyCross, Script};
 use dml::arenas::{Null, kit};
-use dml::core::sync::{Arc, Condvar, Mutex};
+use dml::core::internal::sync::{Arc, Condvar, Mutex};
 use dml::core::{
     Access, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind,
     DeviceSet, Fence, Grants, HostStaged, Launch, LaunchArg, LaunchError, Launcher, Link, LinkSpeed, Misfit,

@@ -3,10 +3,10 @@
 #![cfg(not(dml_loom))]
 
 use dml::arenas::null::Call;
-use dml::core::state::{Begin, Phase, Request, Status, Step};
+use dml::core::internal::state::{Begin, Phase, Request, Status, Step};
 use dml::core::{
-    Access, AcquireError, BusyReason, Claim, Claims, Concurrency, EventKind, KernelId, Operation, OwnerId,
-    Seq, Span,
+    Access, AcquireError, BusyReason, Claim, Claims, Concurrency, KernelId, OwnerId, Seq, Span,
+    record::{EventKind, Operation},
 };
 use dml_verify::history::assert_history;
 use dml_verify::{

@@ -13,7 +13,7 @@
 
 use dml::arenas::Script;
 use dml::arenas::faulty::{CallKind, Fault};
-use dml::core::sync::{Arc, Mutex};
+use dml::core::internal::sync::{Arc, Mutex};
 use dml::core::{ArenaId, Concurrency, TransferError};
 use dml_verify::reference::{Armed, Op, Setup, Tally, World, from_seed};
 use dml_verify::{Place, Shape, test_arena};

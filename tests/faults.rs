@@ -10,8 +10,8 @@
 
 use dml::arenas::Script;
 use dml::arenas::faulty::{CallKind, Fault};
-use dml::core::state::{BufferState, Lifecycle, MapState};
-use dml::core::sync::{Arc, Mutex};
+use dml::core::internal::state::{BufferState, Lifecycle, MapState};
+use dml::core::internal::sync::{Arc, Mutex};
 use dml::core::{AcquireError, AllocError, ArenaId, Concurrency, DeviceSet, RawBuffer, TransferError};
 use dml_verify::reference::is_told;
 use dml_verify::{

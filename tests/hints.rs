@@ -2,7 +2,7 @@
 
 #![cfg(not(dml_loom))]
 
-use dml::core::state::Alloc;
+use dml::core::internal::state::Alloc;
 use dml::core::{
     Allocation, Concurrency, ConfigError, DeviceId, LinkId, Pattern, RawBufferBuilder, TopologyError,
 };

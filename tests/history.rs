@@ -3,8 +3,11 @@
 
 #![cfg(not(dml_loom))]
 
-use dml::core::state::Outcome;
-use dml::core::{Concurrency, DeviceId, Event, EventKind, Platform, Seq};
+use dml::core::internal::state::Outcome;
+use dml::core::{
+    Concurrency, DeviceId, Platform, Seq,
+    record::{Event, EventKind},
+};
 use dml_verify::history::{assert_history, violations};
 use dml_verify::stress::{Mix, run};
 use dml_verify::{
@@ -240,7 +243,7 @@ fn recordings_that_overlap_have_their_own_events() {
     let outer = first.finish();
     let _ = read(&buffer, GPU_ARENA, 0..100);
     let inner = second.finish();
-    let kinds = |events: &[dml::core::Event]| -> Vec<EventKind> {
+    let kinds = |events: &[dml::core::record::Event]| -> Vec<EventKind> {
         events.iter().map(|event| event.kind.clone()).collect()
     };
     assert!(matches!(kinds(&outer)[0], EventKind::Created { .. }));

@@ -7,7 +7,7 @@
 
 #![cfg(not(dml_loom))]
 
-use dml::core::state::{MapState, Outcome};
+use dml::core::internal::state::{MapState, Outcome};
 use dml::core::{Concurrency, Span};
 use dml_verify::machine::{Mix, Op, ops, run};
 use dml_verify::{CONCURRENCIES, Shape};

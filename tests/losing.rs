@@ -5,11 +5,12 @@
 
 use dml::arenas::faulty::{CallKind, Fault};
 use dml::arenas::{Faulty, Null, Script};
-use dml::core::sync::Arc;
+use dml::core::internal::sync::Arc;
 use dml::core::{
     AcquireError, AllocError, Arena, ArenaDesc, ArenaKind, Concurrency, CopyIn, CopyOut, DeviceDesc,
-    DeviceKind, DeviceSet, Event, EventKind, Fence, Fill, MapReport, MapRequest, NewBlock, Platform,
-    RawBuffer, Span, TransferError, UnmapRequest,
+    DeviceKind, DeviceSet, Fence, Fill, MapReport, MapRequest, NewBlock, Platform, RawBuffer, Span,
+    TransferError, UnmapRequest,
+    record::{Event, EventKind},
 };
 use dml_verify::{
     Audited, CPU, Death, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Rig, bytes, change, check,

@@ -5,7 +5,7 @@
 
 #![cfg(not(dml_loom))]
 
-use dml::core::state::Outcome;
+use dml::core::internal::state::Outcome;
 use dml::core::{Access, ArenaId, Concurrency, Platform, Span};
 use dml_verify::model::{BufferModel, Explored, Happens, Order, ProtocolModel, Want, Wish};
 use dml_verify::{CPU, GPU, GPU_ARENA, GPU2_ARENA, GPU3_ARENA, GPU4_ARENA, MAIN_ARENA, Rig, Shape};

@@ -271,7 +271,7 @@ struct Holdings {
     at_work: Vec<String>,
 }
 
-/// Maximum number of idle threads that a process caches ([`Helpers`](dml::core::helpers::Helpers)).
+/// Maximum number of idle threads that a process caches ([`Helpers`](dml::core::internal::Helpers)).
 const MOST_KEPT: usize = 16;
 
 impl Holdings {

@@ -3,9 +3,10 @@
 
 #![cfg(not(dml_loom))]
 
-use dml::core::state::{Remains, Status};
+use dml::core::internal::state::{Remains, Status};
 use dml::core::{
-    AcquireError, ArenaSet, EventKind, Fence, PoisonedEnd, RawBuffer, Region, Seq, Span, TransferError,
+    AcquireError, ArenaSet, Fence, PoisonedEnd, RawBuffer, Region, Seq, Span, TransferError,
+    record::EventKind,
 };
 use dml_verify::history::assert_history;
 use dml_verify::{

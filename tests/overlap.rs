@@ -6,9 +6,9 @@
 use dml::arenas::Script;
 use dml::arenas::faulty::{CallKind, Fault};
 use dml::arenas::null::Call;
-use dml::core::state::Lifecycle;
-use dml::core::sync::{Arc, Mutex};
-use dml::core::{AcquireError, ArenaId, Concurrency, EventKind, Platform, RawBuffer};
+use dml::core::internal::state::Lifecycle;
+use dml::core::internal::sync::{Arc, Mutex};
+use dml::core::{AcquireError, ArenaId, Concurrency, Platform, RawBuffer, record::EventKind};
 use dml_verify::history::assert_history;
 use dml_verify::{
     Audited, CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, GPU3, GPU3_ARENA, MAIN_ARENA, Rig, arenas, bound_pair,

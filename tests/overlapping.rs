@@ -3,7 +3,7 @@
 
 #![cfg(not(dml_loom))]
 
-use dml::core::sync::{Arc, Condvar, Mutex};
+use dml::core::internal::sync::{Arc, Condvar, Mutex};
 use dml::core::{
     AcquireError, CopyJob, CopyQuery, Cost, CrossArena, DeviceId, Fence, HostStaged, Platform, RawBuffer,
     TransferError,

@@ -3,12 +3,12 @@
 #![cfg(not(dml_loom))]
 
 use dml::arenas::Null;
-use dml::core::state::Lifecycle;
-use dml::core::sync::Arc;
+use dml::core::internal::state::Lifecycle;
+use dml::core::internal::sync::Arc;
 use dml::core::{
     AcquireError, Allocation, ArenaDesc, ArenaKind, BusyReason, Completion, Concurrency, CopyJob, CopyQuery,
-    Cost, CrossArena, DeviceDesc, DeviceKind, DeviceSet, EventKind, Fence, HostStaged, Link, Platform,
-    Prefetch, RawBuffer, TransferError,
+    Cost, CrossArena, DeviceDesc, DeviceKind, DeviceSet, Fence, HostStaged, Link, Platform, Prefetch,
+    RawBuffer, TransferError, record::EventKind,
 };
 use dml_verify::held::{HeldCopies, held_star};
 use dml_verify::{

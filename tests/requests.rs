@@ -4,10 +4,10 @@
 
 use dml::arenas::Script;
 use dml::arenas::faulty::{CallKind, Fault};
-use dml::core::state::{Lifecycle, MapState, Status};
+use dml::core::internal::state::{Lifecycle, MapState, Status};
 use dml::core::{
-    Access, AcquireError, ArenaId, BusyReason, Concurrency, ConfigError, DeviceId, DeviceSet, EventKind,
-    KernelId, LinkId, RawBuffer, Region, Span, TopologyError, TransferError, ViewError,
+    Access, AcquireError, ArenaId, BusyReason, Concurrency, ConfigError, DeviceId, DeviceSet, KernelId,
+    LinkId, RawBuffer, Region, Span, TopologyError, TransferError, ViewError, record::EventKind,
 };
 use dml_verify::{
     CPU, GPU, GPU_ARENA, GPU2, GPU2_ARENA, MAIN_ARENA, Place, Rig, arenas, bytes, change, check, copies, get,

@@ -3,7 +3,7 @@
 #![cfg(not(dml_loom))]
 
 use dml::arenas::faulty::CallKind;
-use dml::core::{AcquireError, ArenaId, Concurrency, EventKind, FreeRefusal, RawBuffer};
+use dml::core::{AcquireError, ArenaId, Concurrency, FreeRefusal, RawBuffer, record::EventKind};
 use dml_verify::{
     CPU, GPU, GPU_ARENA, GPU2_ARENA, MAIN_ARENA, bound_pair, byte_copies, bytes, check, live_blocks, pair,
     put, raw, read, star, test_arena, watched, write,

@@ -4,10 +4,10 @@
 
 use dml::arenas::faulty::CallKind;
 use dml::arenas::null::Call;
-use dml::core::state::{Alloc, Lifecycle, Status};
+use dml::core::internal::state::{Alloc, Lifecycle, Status};
 use dml::core::{
-    AcquireError, ArenaId, BindRefusal, Concurrency, ConfigError, FreeRefusal, Operation, Platform,
-    RawBuffer, TopologyError,
+    AcquireError, ArenaId, BindRefusal, Concurrency, ConfigError, FreeRefusal, Platform, RawBuffer,
+    TopologyError, record::Operation,
 };
 use dml_verify::history::assert_history;
 use dml_verify::{

@@ -4,7 +4,7 @@
 
 #![cfg(not(dml_loom))]
 
-use dml::core::Event;
+use dml::core::record::Event;
 use dml_verify::simulate::{Tally, run};
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -7,7 +7,7 @@
 
 use dml::Kernel;
 use dml::arenas::{Null, kit};
-use dml::core::sync::Arc;
+use dml::core::internal::sync::Arc;
 use dml::core::{ArenaDesc, ArenaKind, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, LinkSpeed};
 use dml::prelude::*;
 use dml::scheduler::{KernelError, RunError};
@@ -84,7 +84,7 @@ fn resident() -> u64 {
     pages.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("a number") * 4096
 }
 
-/// Maximum number of idle threads that a process caches ([`Helpers`](dml::core::helpers::Helpers)).
+/// Maximum number of idle threads that a process caches ([`Helpers`](dml::core::internal::Helpers)).
 const MOST_KEPT: usize = 16;
 
 /// Returns the number of the process's threads, without the cached ones up to that maximum.

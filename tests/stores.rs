@@ -4,7 +4,7 @@
 
 use dml::arenas::kit::join_staged;
 use dml::arenas::{MainMem, Null};
-use dml::core::state::Status;
+use dml::core::internal::state::Status;
 use dml::core::{
     AcquireError, ArenaDesc, ArenaId, ArenaKind, ConfigError, DeviceDesc, DeviceId, DeviceKind, DeviceSet,
     LinkSpeed, PlatformBuilder, RawBuffer, TopologyError,

@@ -4,7 +4,7 @@
 
 use dml::Kernel;
 use dml::arenas::{Null, kit};
-use dml::core::sync::{Arc, Mutex};
+use dml::core::internal::sync::{Arc, Mutex};
 use dml::core::{
     Access, ArenaDesc, ArenaId, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence,
     LinkSpeed, Platform,

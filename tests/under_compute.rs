@@ -4,8 +4,8 @@
 
 use dml::Kernel;
 use dml::arenas::{Null, kit};
+use dml::core::internal::sync::Arc;
 use dml::core::record::EventKind;
-use dml::core::sync::Arc;
 use dml::core::{
     ArenaDesc, ArenaId, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, LinkSpeed,
 };

@@ -3,7 +3,7 @@
 #![cfg(all(not(dml_loom), target_os = "linux"))]
 
 use dml::Kernel;
-use dml::core::sync::{Arc, Condvar, Mutex};
+use dml::core::internal::sync::{Arc, Condvar, Mutex};
 use dml::core::{DeviceId, Fence, Grants};
 use dml::prelude::*;
 use dml::scheduler::{Hooks, KernelError, Reason, RunError, UnitId};

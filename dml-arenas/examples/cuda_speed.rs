@@ -9,7 +9,7 @@
 use cudarc::driver::sys::{self, CUcontext, CUresult, CUstream};
 use dml_arenas::cuda::{CudaKernel, KernelArg, Launch};
 use dml_arenas::{CudaArena, Discover, DiscoverOptions};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{Arena, Buffer, DeviceId, Platform, Scalar};
 use std::error::Error;
 use std::time::{Duration, Instant};

@@ -4,8 +4,8 @@ use crate::kit::Backend;
 use crate::main_mem;
 pub use crate::options::{DiscoverError, DiscoverOptions, Mechanisms};
 use crate::options::{InPlace, is_worker};
-use dml_core::foreign::guard;
-use dml_core::sync::Arc;
+use dml_core::internal::guard;
+use dml_core::internal::sync::Arc;
 use dml_core::{ArenaId, PlatformBuilder, Unavailable};
 
 /// Adds the devices and memories of this machine to a platform under construction.

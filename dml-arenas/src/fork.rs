@@ -48,7 +48,7 @@ fn tell_of_forks() {
     {
         use std::sync::atomic::AtomicBool;
         extern "C" fn in_child() {
-            dml_core::forked();
+            dml_core::internal::forked();
         }
         static IS_TOLD: AtomicBool = AtomicBool::new(false);
         if !IS_TOLD.swap(true, Ordering::Relaxed) {

@@ -5,7 +5,7 @@ use crate::calibrate::CalibrationSource;
 use crate::kit::Backend;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 use crate::machine_memory::total_bytes;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;

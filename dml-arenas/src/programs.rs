@@ -12,7 +12,7 @@
 //! 3. Errors are not cached: the next caller compiles again.
 
 use crate::source::includes;
-use dml_core::sync::{Arc, Condvar, Mutex};
+use dml_core::internal::sync::{Arc, Condvar, Mutex};
 use std::collections::HashMap;
 use std::fmt;
 

@@ -9,7 +9,7 @@ use cudarc::driver::sys::{CUdevice_attribute, CUresult, cuDevicePrimaryCtxGetSta
 use dml_arenas::cuda::{BuildError, CudaKernel, KernelArg, Launch};
 use dml_arenas::launch::CudaLauncher;
 use dml_arenas::{CudaArena, Discover, DiscoverOptions, HostArena};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{
     Access, AllocError, Arena, DeviceId, Fence, HostMemory, ItemShape, LaunchArg, LaunchError, Launcher,
     Misfit, OwnBlock, Platform, Scalar, Span,

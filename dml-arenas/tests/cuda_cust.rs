@@ -13,8 +13,8 @@ use cust::device::Device;
 use cust::memory::{CopyDestination, DeviceBuffer, LockedBuffer};
 use dml_arenas::CudaArena;
 use dml_arenas::cuda::{ExternalError, InContext, KernelArg, Launch};
-use dml_core::host::Foreign;
-use dml_core::{ArenaId, Buffer, DeviceId, NativeHandle, Operation, Platform, Scalar};
+use dml_core::Foreign;
+use dml_core::{ArenaId, Buffer, DeviceId, NativeHandle, Platform, Scalar, record::Operation};
 
 /// Its size, 4 MiB, is more than one piece of a staged copy.
 const WORDS: usize = 1 << 20;

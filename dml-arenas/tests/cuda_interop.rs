@@ -21,9 +21,10 @@ use dml_arenas::dlpack::abi::{
 };
 use dml_arenas::dlpack::{self, Element, ExportError, ImportError, Tensor, Unexported};
 use dml_arenas::{CudaArena, Discover, DiscoverOptions, HostArena};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{
-    AcquireError, AllocError, Arena, ArenaId, Buffer, DeviceId, NativeHandle, Operation, Platform, Scalar,
+    AcquireError, AllocError, Arena, ArenaId, Buffer, DeviceId, NativeHandle, Platform, Scalar,
+    record::Operation,
 };
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -8,8 +8,8 @@ use dml_arenas::dlpack::abi::{
     DLTensor, FLAG_IS_COPIED, FLAG_READ_ONLY, FLOAT, VERSION,
 };
 use dml_arenas::dlpack::{self, Element, Export, ExportError, ImportError, Tensor, Unexported};
-use dml_core::host::Foreign;
-use dml_core::sync::Arc;
+use dml_core::Foreign;
+use dml_core::internal::sync::Arc;
 use dml_core::{AcquireError, Buffer, DeviceDesc, DeviceId, DeviceKind, Grants, Platform, ViewError};
 use dml_verify::Audited;
 use std::ffi::c_void;

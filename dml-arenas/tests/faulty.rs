@@ -7,7 +7,7 @@ mod common;
 use common::{copy_in, copy_out, host, pattern, put};
 use dml_arenas::faulty::{CallKind, Fault};
 use dml_arenas::{Faulty, FaultyCross, MainMem, Null, Script};
-use dml_core::state::MapState;
+use dml_core::MapState;
 use dml_core::{
     AllocError, Allocation, Arena, ArenaDesc, ArenaKind, Concurrency, CopyIn, CopyOut, CopyQuery, CrossArena,
     DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, Fill, HostMemory, HostStaged, Link, MapReport,

@@ -11,7 +11,7 @@ mod rig;
 
 use common::with_opencl_options;
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions};
-use dml_core::{ArenaId, DeviceId, Operation, Platform};
+use dml_core::{ArenaId, DeviceId, Platform, record::Operation};
 use rig::WORKER;
 
 const HOST: DeviceId = DeviceId(0);

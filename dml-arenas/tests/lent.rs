@@ -5,8 +5,8 @@
 
 use dml_arenas::kit::join_staged;
 use dml_arenas::{MainMem, Null};
-use dml_core::host::Foreign;
-use dml_core::sync::Arc;
+use dml_core::Foreign;
+use dml_core::internal::sync::Arc;
 use dml_core::{
     AcquireError, AllocError, Arena, ArenaDesc, ArenaId, ArenaKind, AttachRefusal, Buffer, DeviceDesc,
     DeviceId, DeviceKind, ExternalBlock, Fill, FreeRefusal, LinkSpeed, Platform, Span, Unattached,

@@ -4,7 +4,7 @@
 
 use dml_arenas::kit::{join_bound, join_staged};
 use dml_arenas::{MainMem, Null};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{
     AcquireError, AllocError, Arena, ArenaDesc, ArenaId, ArenaKind, Backing, Block, BlockRef, Breach, Buffer,
     Concurrency, CopyIn, CopyOut, DeviceDesc, DeviceId, DeviceKind, ExternalBlock, Fence, Fill, HostMemory,

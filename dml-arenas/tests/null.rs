@@ -7,7 +7,7 @@ mod common;
 use common::{copy_in, host, pattern, put, take, whole};
 use dml_arenas::Null;
 use dml_arenas::null::Call;
-use dml_core::state::MapState;
+use dml_core::MapState;
 use dml_core::{
     Arena, ArenaDesc, ArenaKind, Backing, BlockRef, Concurrency, CopyIn, DeviceDesc, DeviceId, DeviceKind,
     DeviceSet, HostMemory, MapRequest, OwnBlock, Platform, Span, UnmapRequest, ViewError,

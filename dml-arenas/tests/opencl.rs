@@ -11,8 +11,8 @@ use dml_arenas::native::HandWritten;
 use dml_arenas::opencl::native::hand::{Arg, Calls, Device, MapFor};
 use dml_arenas::opencl::native::{Baseline, BaselineArg, BaselineError, BaselineSpec};
 use dml_arenas::opencl::{BuildError, Grid, KernelArg, Launch};
-use dml_core::state::MapState;
-use dml_core::sync::Arc;
+use dml_core::MapState;
+use dml_core::internal::sync::Arc;
 use dml_core::{
     Access, AllocError, Arena, DeviceId, DeviceKind, DeviceSet, HostMemory, ItemShape, LaunchArg, Launcher,
     OwnBlock, Platform, Scalar, Span,

@@ -10,7 +10,7 @@ mod common;
 
 use common::gate::{Gate, LONG};
 use common::{copy_in, pattern, put, take, with_opencl};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{Arena, DeviceId, Fence, OwnBlock, Platform, Span};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

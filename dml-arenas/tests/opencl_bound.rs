@@ -9,8 +9,8 @@ mod common;
 use common::{with_opencl, with_opencl_options};
 use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel};
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena};
-use dml_core::sync::Arc;
-use dml_core::{AcquireError, Arena, Buffer, DeviceId, FreeRefusal, Operation, Pattern, Platform};
+use dml_core::internal::sync::Arc;
+use dml_core::{AcquireError, Arena, Buffer, DeviceId, FreeRefusal, Pattern, Platform, record::Operation};
 use std::time::Duration;
 
 /// Adds `add` and the item's index to the words from `start` to `end`.

@@ -10,7 +10,7 @@ mod common;
 use common::{with_opencl, with_opencl_options};
 use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel};
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena};
-use dml_core::{Buffer, DeviceId, Grants, InFlight, Operation, Platform};
+use dml_core::{Buffer, DeviceId, Grants, InFlight, Platform, record::Operation};
 
 /// Adds `add` and the item's index to the words from `start` to `end`.
 const ADD: &str = "

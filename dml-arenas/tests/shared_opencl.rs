@@ -13,8 +13,8 @@ use common::with_opencl_options;
 use dml_arenas::offload::{Argument, Function, OffloadArena, Scalar};
 use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel};
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena};
-use dml_core::state::Alloc;
-use dml_core::{ArenaId, Buffer, Concurrency, DeviceId, Grants, Operation, Platform, Span};
+use dml_core::internal::state::Alloc;
+use dml_core::{ArenaId, Buffer, Concurrency, DeviceId, Grants, Platform, Span, record::Operation};
 use dml_verify::Audited;
 use rig::{WORKER, library};
 

@@ -8,8 +8,8 @@ use dml_arenas::faulty::{CallKind, Fault};
 use dml_arenas::kit::{join_mapped, join_staged};
 use dml_arenas::null::Call;
 use dml_arenas::{Faulty, MainMem, Null, Script};
-use dml_core::state::MapState;
-use dml_core::sync::{Arc, Mutex};
+use dml_core::MapState;
+use dml_core::internal::sync::{Arc, Mutex};
 use dml_core::{
     AcquireError, AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Breach, CopyIn, CopyOut, DeviceDesc,
     DeviceId, DeviceKind, DeviceSet, Fence, Fill, LinkSpeed, MapReport, MapRequest, NewBlock, Platform,
@@ -170,7 +170,7 @@ fn a_kernel_gets_its_buffers_and_the_host_its_result() {
     use common::with_opencl;
     use dml_arenas::OpenClArena;
     use dml_arenas::opencl::{KernelArg, Launch};
-    use dml_core::Operation;
+    use dml_core::record::Operation;
 
     let Some((platform, device)) = with_opencl("a_kernel_gets_its_buffers_and_the_host_its_result") else {
         return;

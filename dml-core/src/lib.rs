@@ -33,22 +33,22 @@
 
 #![deny(unsafe_code)]
 
-/// Begins a [`Span`](crate::spans::Span): `span!(INFO, "run", items = 3, policy = %policy)`.
+/// Begins a [`TraceSpan`](crate::internal::TraceSpan): `span!(INFO, "run", items = 3, policy = %policy)`.
 ///
 /// A field is `name = value` or `name = %value`, and is not computed without the feature `tracing`.
 #[cfg(feature = "tracing")]
 #[macro_export]
 macro_rules! span {
     ($level:ident, $name:literal, $($fields:tt)*) => {
-        $crate::spans::Span::new(|| {
-            $crate::spans::tracing::span!(
-                target: "dml", $crate::spans::tracing::Level::$level, $name, $($fields)*
+        $crate::internal::TraceSpan::new(|| {
+            $crate::internal::tracing::span!(
+                target: "dml", $crate::internal::tracing::Level::$level, $name, $($fields)*
             )
         })
     };
 }
 
-/// Begins a [`Span`](crate::spans::Span): `span!(INFO, "run", items = 3, policy = %policy)`.
+/// Begins a [`TraceSpan`](crate::internal::TraceSpan): `span!(INFO, "run", items = 3, policy = %policy)`.
 ///
 /// A field is `name = value` or `name = %value`, and is not computed without the feature `tracing`.
 #[cfg(not(feature = "tracing"))]
@@ -57,7 +57,7 @@ macro_rules! span {
     ($level:ident, $name:literal, $($field:ident = $(%)? $value:expr),* $(,)?) => {{
         // The closure is never called, so it computes nothing, but the values count as used.
         let _ = || ($(_ = &$value),*);
-        $crate::spans::Span::none()
+        $crate::internal::TraceSpan::none()
     }};
 }
 
@@ -66,29 +66,21 @@ mod buffer;
 mod memory;
 mod platform;
 mod request;
-pub mod state;
+mod state;
 
-pub mod foreign {
-    //! Guards for calls into foreign code that may panic: plug-ins, wakers, kernels, destructors.
-    //!
-    //! Plug-ins, and crates built on core, call such code as well, and must contain its panics. Core itself
-    //! uses these guards.
-
-    pub use crate::base::guard::{Quiet, guard, panic_text, quietly};
-}
-
-pub mod helpers {
-    //! Cached helper threads, and borrowed data lent to those that arrive in time.
-
+/// Parts that the other crates of DML and their tests share: the machine of one buffer, locks that a model
+/// checker can drive, guards for foreign code, helper threads. They may change in any version.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::base::forks::forked;
     pub use crate::base::gate::Gate;
+    pub use crate::base::guard::{Quiet, guard, panic_text, quietly};
     pub use crate::base::helpers::Helpers;
-}
-
-pub mod spans {
-    //! Spans of the crate `tracing`, enabled by the feature of that name. This crate has the spans `acquire`
-    //! and `transfer`; crates built on it add theirs.
-
-    pub use crate::base::spans::Span;
+    pub use crate::base::spans::TraceSpan;
+    pub use crate::base::sync;
+    pub mod state {
+        pub use crate::state::*;
+    }
     #[cfg(feature = "tracing")]
     pub use tracing;
 }
@@ -104,16 +96,12 @@ pub mod record {
 
 pub use base::access::{Access, Claim, Claims};
 pub use base::cost::Cost;
-pub use base::counters::{Counters, Operation, Transfer};
-pub use base::forks::forked;
-pub use base::guard::panic_text;
 pub use base::id::{
     ArenaId, ArenaSet, BufferId, DeviceId, DeviceSet, KernelId, LinkId, MAX_ARENAS, OwnerId, PlatformId, Seq,
     Ticket,
 };
 pub use base::names::{ArenaName, BufferName};
 pub use base::range::Span;
-pub use base::sync;
 pub use buffer::RawBuffer;
 pub use buffer::error::{AcquireError, PoisonedEnd, Poisoner, Unattached, ViewError};
 /// Elements of buffers may be of any of its `Pod` types.
@@ -124,8 +112,10 @@ pub use memory::cross_arena::{CopyEnd, CopyJob, CrossArena};
 pub use memory::desc::{ArenaDesc, ArenaKind, Concurrency};
 pub use memory::error::{AllocError, Breach, TransferError};
 pub use memory::fence::{Completion, Fence};
-pub use memory::host::{self, HostMemory, HostSource, HostSpan, HostTarget};
+pub use memory::foreign::Foreign;
+pub use memory::host::{HostMemory, HostSource, HostSpan, HostTarget};
 pub use memory::link::{Allocation, CopyQuery, Link, LinkSpeed};
+pub use memory::map_state::MapState;
 pub use memory::request::{Backing, CopyIn, CopyOut, Fill, MapRequest, UnmapRequest};
 pub use memory::staged::{Binding, HostMapped, HostStaged};
 pub use platform::Platform;
@@ -135,7 +125,6 @@ pub use platform::error::{ConfigError, TopologyError, Unstored};
 pub use platform::hints::{HintedRoutes, Hints, Pattern};
 pub use platform::outstanding::Outstanding;
 pub use platform::own_block::OwnBlock;
-pub use platform::record::{Event, Recording};
 pub use request::acquire::{Acquire, AcquireFuture};
 pub use request::flight::InFlight;
 pub use request::grant::Grants;
@@ -144,4 +133,4 @@ pub use request::prefetch::{Prefetch, PrefetchCanceller};
 pub use request::region::{RangeOf, RawRange, Region};
 pub use request::typed::{Buffer, BufferBuilder, RawBufferBuilder};
 pub use request::view::{ReadView, View, WriteView};
-pub use state::{AttachRefusal, BindRefusal, BusyReason, EventKind, FreeRefusal, SyncPlan};
+pub use state::{AttachRefusal, BindRefusal, BusyReason, FreeRefusal, SyncPlan};

@@ -29,7 +29,7 @@ mod powercap;
 
 pub use nvml::Nvml;
 
-use dml_core::{DeviceId, DeviceKind, Platform, foreign};
+use dml_core::{DeviceId, DeviceKind, Platform, internal};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -301,7 +301,7 @@ impl EnergyMeter {
         let powercap = self.sources.powercap.as_deref();
         let mut counters = powercap.map_or_else(|| Ok(Vec::new()), powercap::counters)?;
         for Gpu { device, hardware } in &self.gpus {
-            let found = foreign::guard(|| self.sources.gpus.counter(hardware))
+            let found = internal::guard(|| self.sources.gpus.counter(hardware))
                 .unwrap_or_else(|message| Err(format!("panic: {message}")));
             let none = |reason| EnergyError::NoCounter { device: device.clone(), reason };
             counters.push(found.map_err(none)?);
@@ -325,7 +325,7 @@ impl Grown {
     /// Reads the counter again.
     fn sample(&mut self) -> Result<(), EnergyError> {
         let now_uj = read(&*self.counter)?;
-        let range_uj = foreign::guard(|| self.counter.range_uj())
+        let range_uj = internal::guard(|| self.counter.range_uj())
             .map_err(|message| unreadable(&self.name, format!("panic: {message}")))?;
         let back = || EnergyError::WentBack {
             counter: self.name.clone(),
@@ -342,7 +342,7 @@ impl Grown {
     /// Checks that the measurement lasted long enough for the counter, and that the counter moved.
     fn check(&self, elapsed: Duration) -> Result<(), EnergyError> {
         let counter = self.name.clone();
-        let step = foreign::guard(|| self.counter.step())
+        let step = internal::guard(|| self.counter.step())
             .map_err(|message| unreadable(&self.name, format!("panic: {message}")))?;
         let least = step.saturating_mul(FEWEST_STEPS);
         if elapsed < least {
@@ -381,7 +381,7 @@ impl Metering<'_> {
     #[must_use]
     pub fn least(&self) -> Duration {
         let steps =
-            self.grown.iter().map(|grown| foreign::guard(|| grown.counter.step()).unwrap_or_default());
+            self.grown.iter().map(|grown| internal::guard(|| grown.counter.step()).unwrap_or_default());
         steps.max().unwrap_or_default().saturating_mul(FEWEST_STEPS)
     }
 
@@ -445,12 +445,12 @@ fn unreadable(counter: &str, reason: String) -> EnergyError {
 }
 
 fn name_of(counter: &dyn EnergyCounter) -> Result<String, EnergyError> {
-    foreign::guard(|| counter.name())
+    internal::guard(|| counter.name())
         .map_err(|message| unreadable("without a name", format!("panic: {message}")))
 }
 
 fn read(counter: &dyn EnergyCounter) -> Result<u64, EnergyError> {
     let read =
-        foreign::guard(|| counter.read_uj()).unwrap_or_else(|message| Err(format!("panic: {message}")));
+        internal::guard(|| counter.read_uj()).unwrap_or_else(|message| Err(format!("panic: {message}")));
     read.or_else(|reason| Err(unreadable(&name_of(counter)?, reason)))
 }

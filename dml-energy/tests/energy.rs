@@ -8,7 +8,7 @@
 #[path = "../../dml-arenas/tests/common/forks.rs"]
 mod forks;
 
-use dml_core::sync::Mutex;
+use dml_core::internal::sync::Mutex;
 use dml_core::{DeviceDesc, DeviceId, DeviceKind, Platform};
 use dml_energy::{
     EnergyCounter, EnergyError, EnergyMeter, EnergySources, FEWEST_STEPS, GpuCounters, Metering,

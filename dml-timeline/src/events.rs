@@ -2,7 +2,10 @@
 
 use super::{TraceTransfer, TraceWait, ns};
 use dml_core::record::{RecordedCopy, copies};
-use dml_core::{ArenaId, BufferId, Event, EventKind, KernelId, Platform, Ticket};
+use dml_core::{
+    ArenaId, BufferId, KernelId, Platform, Ticket,
+    record::{Event, EventKind},
+};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -33,7 +33,7 @@ pub use findings::{Finding, FindingKind};
 pub use read::TraceError;
 
 use dml_core::record::Recording;
-use dml_core::{DeviceId, Event, Platform, PlatformId};
+use dml_core::{DeviceId, Platform, PlatformId, record::Event};
 use dml_scheduler::{PackageRecord, PolicySpec, Report};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

@@ -3,7 +3,7 @@
 use crate::history::Audited;
 use crate::platforms::CPU;
 use dml_arenas::Null;
-use dml_core::sync::{Arc, Condvar, Mutex};
+use dml_core::internal::sync::{Arc, Condvar, Mutex};
 use dml_core::{
     Allocation, ArenaDesc, ArenaId, ArenaKind, Completion, Concurrency, CopyJob, CopyQuery, Cost, CrossArena,
     DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, HostStaged, Link, Platform, TransferError,

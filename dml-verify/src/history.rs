@@ -8,10 +8,11 @@
 //! arithmetic.
 
 use crate::arenas;
-use dml_core::state::Outcome;
+use dml_core::internal::state::Outcome;
 use dml_core::{
-    Access, Allocation, ArenaId, ArenaSet, BufferId, Claim, Claims, Concurrency, DeviceSet, Event, EventKind,
-    OwnerId, Platform, Recording, Seq, Span,
+    Access, Allocation, ArenaId, ArenaSet, BufferId, Claim, Claims, Concurrency, DeviceSet, OwnerId,
+    Platform, Seq, Span,
+    record::{Event, EventKind, Recording},
 };
 use std::collections::BTreeMap;
 use std::ops::Deref;

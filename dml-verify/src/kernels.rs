@@ -5,8 +5,11 @@
 //! for them.
 
 use crate::platforms::find_null;
-use dml_core::state::{BufferState, Status};
-use dml_core::{Access, ArenaId, ArenaSet, Event, EventKind, Grants, Platform, RawBuffer, Region};
+use dml_core::internal::state::{BufferState, Status};
+use dml_core::{
+    Access, ArenaId, ArenaSet, Grants, Platform, RawBuffer, Region,
+    record::{Event, EventKind},
+};
 use std::ops::Range;
 
 /// Returns a byte that depends on seed and offset and is never zero.

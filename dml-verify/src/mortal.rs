@@ -8,8 +8,8 @@
 //! Calls that free storage still reach the wrapped arena, so that its counts of blocks stay correct.
 
 use dml_arenas::faulty::{Around, CallKind, Piece, Wrapped};
-use dml_core::state::MapState;
-use dml_core::sync::{Arc, Mutex};
+use dml_core::MapState;
+use dml_core::internal::sync::{Arc, Mutex};
 use dml_core::{AllocError, Arena, ArenaDesc, Fence, MapReport, TransferError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -7,7 +7,7 @@
 mod disk;
 
 use disk::{DISK, Disk};
-use dml::core::state::{Alloc, Begin};
+use dml::core::internal::state::{Alloc, Begin};
 use dml::core::{OwnerId, Span};
 use dml::prelude::*;
 use std::error::Error;

@@ -2,7 +2,7 @@
 
 use dml::arenas::kit::{Backend, Heap, HeapBlock, Worker, join_both_ways, join_staged};
 use dml::arenas::{DiscoverError, DiscoverOptions};
-use dml::core::sync::Mutex;
+use dml::core::internal::sync::Mutex;
 use dml::core::{
     AllocError, Arena, ArenaDesc, ArenaId, ArenaKind, BlockRef, CopyEnd, CopyIn, CopyJob, CopyOut, CopyQuery,
     Cost, CrossArena, DeviceDesc, DeviceId, DeviceKind, Fence, Fill, LinkSpeed, NewBlock, PlatformBuilder,

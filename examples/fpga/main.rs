@@ -8,7 +8,7 @@
 mod board;
 
 use board::{BoardArena, Boards};
-use dml::core::state::Begin;
+use dml::core::internal::state::Begin;
 use dml::core::{OwnerId, Span};
 use dml::prelude::*;
 use std::error::Error;

@@ -25,7 +25,7 @@
 //! | destructors of variants, launchers and footprints | when a kernel goes (`kernels.rs`) |
 
 use crate::vault::{CPU, Call, Deed, GPU, Join, Later, Lie, Plan, failing, kernel, platform, sharing};
-use dml::core::sync::Arc;
+use dml::core::internal::sync::Arc;
 use dml::core::{Access, AcquireError, Buffer, Grants, Platform, RawBuffer, Region};
 use dml_verify::{block_on, poll_once, watched};
 use std::future::IntoFuture;
@@ -317,7 +317,7 @@ fn a_region_may_panic_and_call_back() {
 fn a_call_that_hangs_keeps_those_alone_who_need_its_end() {
     for call in [Call::Alloc, Call::CopyIn, Call::LinkCopy, Call::FenceWait] {
         let (open, opened) = std::sync::mpsc::channel::<()>();
-        let opened = dml::core::sync::Mutex::new(Some(opened));
+        let opened = dml::core::internal::sync::Mutex::new(Some(opened));
         let plan = Plan::at(
             call,
             Deed::First(Arc::new(move || {

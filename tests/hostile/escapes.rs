@@ -3,7 +3,7 @@
 //! others call for it.
 
 use dml::arenas::MainMem;
-use dml::core::sync::{Arc, Mutex};
+use dml::core::internal::sync::{Arc, Mutex};
 use dml::core::{
     Access, AcquireError, AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, BlockRef, Breach,
     Concurrency, CopyIn, CopyJob, CopyQuery, Cost, CrossArena, DeviceDesc, DeviceId, DeviceKind, DeviceSet,

@@ -3,7 +3,7 @@
 use crate::vault::{CPU, GPU, Join, Lie, Plan, platform};
 use dml::Kernel;
 use dml::arenas::MainMem;
-use dml::core::sync::{Arc, Mutex};
+use dml::core::internal::sync::{Arc, Mutex};
 use dml::core::{
     AcquireError, DeviceDesc, DeviceKind, Fence, Launch, LaunchArg, LaunchError, Launcher, Misfit,
 };

@@ -4,8 +4,8 @@
 use crate::vault::{CPU, Call, Deed, GPU, Join, Lie, Plan, VAULT, failing, platform};
 use dml::arenas::kit::join_mapped;
 use dml::arenas::{MainMem, Null};
-use dml::core::state::{Lifecycle, MapState};
-use dml::core::sync::{Arc, Mutex};
+use dml::core::internal::state::{Lifecycle, MapState};
+use dml::core::internal::sync::{Arc, Mutex};
 use dml::core::{
     AcquireError, AllocError, Arena, ArenaDesc, ArenaKind, Backing, BlockRef, Breach, Concurrency, CopyIn,
     CopyJob, CopyOut, CopyQuery, Cost, CrossArena, DeviceDesc, DeviceKind, DeviceSet, Fence, Fill, Grants,

@@ -2,10 +2,10 @@
 
 use crate::vault::{CPU, GPU, Join, Lie, MAIN, Plan, VAULT, platform};
 use dml::arenas::Null;
-use dml::core::state::{
+use dml::core::internal::state::{
     Begin, BufferState, Execution, Initial, Next, Outcome, Path, Report, Request, Routes, Step,
 };
-use dml::core::sync::Arc;
+use dml::core::internal::sync::Arc;
 use dml::core::{
     Access, Allocation, ArenaDesc, ArenaId, ArenaKind, ArenaSet, Binding, Claim, Claims, Concurrency,
     ConfigError, CopyQuery, Cost, DeviceDesc, DeviceKind, DeviceSet, HostStaged, KernelId, Link, LinkId,

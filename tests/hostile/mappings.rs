@@ -2,8 +2,8 @@
 //! pass it on. It can neither look at it nor have core take it for another block's.
 
 use dml::arenas::{MainMem, Null};
-use dml::core::state::MapState;
-use dml::core::sync::{Arc, Mutex};
+use dml::core::MapState;
+use dml::core::internal::sync::{Arc, Mutex};
 use dml::core::{
     AcquireError, AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Block, Breach, Concurrency,
     DeviceDesc, DeviceId, DeviceKind, DeviceSet, HostMapped, HostMemory, Link, MapReport, MapRequest,

@@ -4,7 +4,7 @@ use crate::calls::{World, is_sound, use_it_all, world};
 use crate::vault::{CPU, Deed, Join, Lie, Plan, platform};
 use dml::Kernel;
 use dml::core::Fence;
-use dml::core::sync::Arc;
+use dml::core::internal::sync::Arc;
 use dml::prelude::*;
 use dml::scheduler::KernelError;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

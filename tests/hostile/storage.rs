@@ -2,8 +2,8 @@
 //! request. Core would then copy into memory that has a view, or that was freed.
 
 use dml::arenas::{MainMem, Null};
-use dml::core::state::{Lifecycle, MapState};
-use dml::core::sync::{Arc, Mutex};
+use dml::core::internal::state::{Lifecycle, MapState};
+use dml::core::internal::sync::{Arc, Mutex};
 use dml::core::{
     AcquireError, AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Backing, Binding, BlockRef,
     Breach, Concurrency, ConfigError, CopyIn, CopyOut, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence,

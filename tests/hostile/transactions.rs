@@ -2,7 +2,7 @@
 //! admitted before the launched work has ended.
 
 use crate::vault::{self, CPU, Call, Deed, GPU, Join, Lie, Plan, failing, platform};
-use dml::core::sync::Arc;
+use dml::core::internal::sync::Arc;
 use dml::core::{AcquireError, Buffer, Completion, Fence, Grants, Platform, TransferError};
 use dml_verify::{block_on, poll_once};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

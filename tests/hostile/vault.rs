@@ -1,8 +1,8 @@
 //! A memory of vectors, in safe code, that does one thing as a stranger might.
 
 use dml::arenas::{MainMem, Null};
-use dml::core::state::MapState;
-use dml::core::sync::{Arc, Mutex};
+use dml::core::MapState;
+use dml::core::internal::sync::{Arc, Mutex};
 use dml::core::{
     AllocError, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Backing, Binding, Block, BlockRef,
     Completion, Concurrency, CopyIn, CopyJob, CopyOut, CopyQuery, Cost, CrossArena, DeviceDesc, DeviceId,

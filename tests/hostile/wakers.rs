@@ -1,7 +1,7 @@
 //! Wakers: foreign code that runs when a request is admitted, on the thread that admits it.
 
 use crate::vault::CPU;
-use dml::core::sync::Arc;
+use dml::core::internal::sync::Arc;
 use dml::core::{AcquireError, AcquireFuture, DeviceDesc, DeviceKind, Platform, RawBuffer};
 use dml_verify::{poll_once, watched};
 use std::future::{Future, IntoFuture};
@@ -109,7 +109,7 @@ fn a_waker_may_acquire_what_its_release_has_given_up() {
         let writer = there.acquire(CPU).write(&high).wait().unwrap();
         let reader = there.acquire(CPU).write(&low).wait().unwrap().hand_over();
         let (inner, first) = (there.clone(), low.clone());
-        let result = Arc::new(dml::core::sync::Mutex::new(None));
+        let result = Arc::new(dml::core::internal::sync::Mutex::new(None));
         let told = result.clone();
         let act = move || {
             let asked = inner.acquire(CPU).read(&first).wait_timeout(std::time::Duration::ZERO).map(drop);

@@ -10,8 +10,8 @@ mod pool;
 
 use crate::rig::{explore, explore_all, thread};
 use dml::arenas::kit::Worker;
-use dml::core::sync::atomic::{AtomicU64, Ordering};
-use dml::core::sync::{Arc, Condvar, Mutex};
+use dml::core::internal::sync::atomic::{AtomicU64, Ordering};
+use dml::core::internal::sync::{Arc, Condvar, Mutex};
 use dml::core::{Fence, TransferError};
 use page_locks::{PageLockBudget, PageLocks};
 use pool::Pool;

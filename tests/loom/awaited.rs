@@ -1,7 +1,7 @@
 //! Copies that end in a thread of their own, as a device's do, while a future awaits them (I-3, I-15, L-4).
 
 use crate::rig::{ALL, CPU, GPU, MAIN, Machine, Shared, VIDEO, explore, explore_all, thread};
-use dml::core::sync::{Arc, Condvar, Mutex};
+use dml::core::internal::sync::{Arc, Condvar, Mutex};
 use dml::core::{Allocation, Completion, CopyJob, CopyQuery, Cost, CrossArena, Fence, Link, TransferError};
 use loom::future::block_on;
 use std::fmt;

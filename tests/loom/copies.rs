@@ -7,8 +7,8 @@ use crate::rig::{
 };
 use dml::arenas::faulty::{CallKind, Fault};
 use dml::arenas::{Faulty, Null, Script, kit};
-use dml::core::sync::Arc;
-use dml::core::{AllocError, DeviceDesc, DeviceKind, LinkSpeed, Operation, OwnBlock, Span};
+use dml::core::internal::sync::Arc;
+use dml::core::{AllocError, DeviceDesc, DeviceKind, LinkSpeed, OwnBlock, Span, record::Operation};
 use dml::core::{Arena, ArenaDesc, ArenaKind, Concurrency, DeviceId, DeviceSet};
 
 const MOVES: [Operation; 4] = [Operation::Read, Operation::Write, Operation::Copy, Operation::Fill];

@@ -3,7 +3,7 @@
 use crate::rig::{
     ALL, AcquireError, BYTES, CPU, GPU, LEFT, Machine, RIGHT, Shared, explore, explore_all, thread,
 };
-use dml::core::sync::{Arc, Condvar, Mutex};
+use dml::core::internal::sync::{Arc, Condvar, Mutex};
 
 #[test]
 fn i01_two_writers_exclude_each_other() {

@@ -1,8 +1,8 @@
 //! Threads that help: the gate through which they come in, and those that are kept.
 
 use crate::rig::{explore, explore_all};
-use dml::core::helpers::{Gate, Helpers};
-use dml::core::sync::{Arc, Condvar, Mutex};
+use dml::core::internal::sync::{Arc, Condvar, Mutex};
+use dml::core::internal::{Gate, Helpers};
 use loom::cell::UnsafeCell;
 use loom::thread::spawn;
 use std::panic::{AssertUnwindSafe, catch_unwind};

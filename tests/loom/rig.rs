@@ -1,10 +1,11 @@
 //! The machines that the models run on, the buffer that their threads share, and what their kernels write.
 
 use dml::arenas::{MainMem, Null, kit};
-use dml::core::sync::{Arc, Mutex};
+use dml::core::internal::sync::{Arc, Mutex};
 use dml::core::{
     Acquire, Arena, ArenaDesc, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Grants,
-    LinkSpeed, Operation, Platform, PlatformBuilder, RawBuffer, Recording, Region,
+    LinkSpeed, Platform, PlatformBuilder, RawBuffer, Region,
+    record::{Operation, Recording},
 };
 pub(crate) use dml::core::{AcquireError, ArenaId};
 use dml_verify::history::assert_history;

@@ -3,7 +3,7 @@
 use crate::rig::{ALL, CPU, GPU, LEFT, Machine, RIGHT, Shared, explore_all, thread};
 use dml::arenas::kit::{Heap, PAGE_BYTES};
 use dml::core::Concurrency;
-use dml::core::sync::Arc;
+use dml::core::internal::sync::Arc;
 
 #[test]
 fn i02_no_update_is_lost_between_main_memory_and_a_device_with_copies() {

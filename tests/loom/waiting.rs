@@ -2,7 +2,7 @@
 
 use crate::rig::{ALL, CPU, GPU, Machine, Shared, explore, explore_all, thread};
 use dml::core::AcquireFuture;
-use dml::core::sync::{Arc, Condvar, Mutex};
+use dml::core::internal::sync::{Arc, Condvar, Mutex};
 use loom::future::block_on;
 use std::future::{Future, IntoFuture};
 use std::panic::{AssertUnwindSafe, catch_unwind};

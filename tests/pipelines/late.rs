@@ -2,7 +2,7 @@
 //! unknown.
 
 use crate::{GPU, ITEMS, Turns, Work, ended, platform_priced};
-use dml::core::sync::Arc;
+use dml::core::internal::sync::Arc;
 use dml::core::{Fence, LinkSpeed, Platform};
 use dml::prelude::*;
 use dml::scheduler::Knowledge;

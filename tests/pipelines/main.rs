@@ -6,7 +6,7 @@ mod late;
 
 use dml::Kernel;
 use dml::arenas::{Null, kit};
-use dml::core::sync::{Arc, Condvar, Mutex};
+use dml::core::internal::sync::{Arc, Condvar, Mutex};
 use dml::core::{
     Allocation, ArenaDesc, ArenaId, ArenaKind, Binding, Completion, Concurrency, DeviceDesc, DeviceId,
     DeviceKind, DeviceSet, Fence, Grants, Link, LinkSpeed, Platform, PlatformBuilder, TransferError,

@@ -2,7 +2,7 @@
 
 use super::{CPU, GPU, ITEMS, Slot, Turn, Work, memory, until};
 use dml::Kernel;
-use dml::core::sync::Arc;
+use dml::core::internal::sync::Arc;
 use dml::core::{Fence, Launch, LaunchArg, LaunchError, Launcher, Misfit};
 use dml::prelude::*;
 use dml::scheduler::{RunCanceller, RunError};

@@ -3,7 +3,7 @@
 use super::{CPU, GPU, ITEMS, Slot, Turn, Work, until};
 use dml::Kernel;
 use dml::arenas::Null;
-use dml::core::sync::{Arc, Mutex};
+use dml::core::internal::sync::{Arc, Mutex};
 use dml::core::{
     Allocation, ArenaDesc, ArenaId, ArenaKind, Concurrency, CopyJob, CopyQuery, Cost, CrossArena, DeviceDesc,
     DeviceKind, DeviceSet, Fence, Link, TransferError,

@@ -8,7 +8,7 @@ mod policies;
 
 use dml::Kernel;
 use dml::arenas::{Null, kit};
-use dml::core::sync::{Arc, Condvar, Mutex};
+use dml::core::internal::sync::{Arc, Condvar, Mutex};
 use dml::core::{
     ArenaDesc, ArenaId, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, Grants,
     LinkSpeed, Platform,

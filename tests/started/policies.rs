@@ -1,7 +1,7 @@
 //! Policies of the application's own.
 
 use super::{CPU, GPU, ITEMS, Slot, Turn, Work};
-use dml::core::sync::{Arc, Mutex};
+use dml::core::internal::sync::{Arc, Mutex};
 use dml::prelude::*;
 use dml::scheduler::policy::{Recording, replay};
 use dml::scheduler::{Computed, LeftOut, Package, Policy, Reason, Report, RunCanceller, RunError, UnitId};

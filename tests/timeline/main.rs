@@ -6,11 +6,11 @@ mod by_hand;
 
 use dml::Kernel;
 use dml::arenas::{Null, kit};
-use dml::core::sync::Arc;
+use dml::core::internal::sync::Arc;
 use dml::core::{
     Access, ArenaDesc, ArenaId, ArenaKind, BufferId, Claims, Concurrency, DeviceDesc, DeviceId, DeviceKind,
-    DeviceSet, Event, EventKind, Fence, Grants, KernelId, LinkId, LinkSpeed, OwnerId, Platform, Seq, Span,
-    Ticket,
+    DeviceSet, Fence, Grants, KernelId, LinkId, LinkSpeed, OwnerId, Platform, Seq, Span, Ticket,
+    record::{Event, EventKind},
 };
 use dml::prelude::*;
 use dml::scheduler::{KernelError, Report};

@@ -41,7 +41,9 @@ pub(crate) fn check(arguments: &[String]) -> Result<(), Failure> {
     report.step("programs", || {
         let mut carried = Vec::new();
         for arguments in [&["--bin", "dml"][..], &["--package", "dml-arenas", "--example", "cuda_speed"]] {
-            if let Err(reason) = run(without_debug(&mut cargo(["build", "--profile", "dist"])).args(arguments)) {
+            if let Err(reason) =
+                run(without_debug(&mut cargo(["build", "--profile", "dist"])).args(arguments))
+            {
                 return Outcome::Failed(reason);
             }
         }

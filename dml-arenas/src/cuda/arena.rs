@@ -6,7 +6,7 @@ use super::kernel::Program;
 use super::session::{Session, Way};
 use crate::programs::Programs;
 use cudarc::driver::sys::{CUresult, cuMemcpyDtoHAsync_v2, cuMemcpyHtoDAsync_v2, cuMemsetD8Async};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{
     AllocError, Arena, ArenaDesc, ArenaKind, Backing, BlockRef, Concurrency, CopyIn, CopyOut, Cost, DeviceId,
     Fence, Fill, MapReport, MapRequest, NativeHandle, NewBlock, Span, TransferError, UnmapRequest,

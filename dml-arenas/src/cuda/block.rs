@@ -4,7 +4,7 @@ use super::error::{Failure, check};
 use super::idle;
 use super::session::{Reservation, Session};
 use cudarc::driver::sys::{CUdeviceptr, CUresult, cuMemHostGetDevicePointer_v2};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{Backing, Block, HostSpan, NativeHandle};
 use std::any::Any;
 use std::fmt;

@@ -14,7 +14,7 @@ use cudarc::nvrtc::sys::{
     nvrtcGetErrorString, nvrtcGetNumSupportedArchs, nvrtcGetPTX, nvrtcGetPTXSize, nvrtcGetProgramLog,
     nvrtcGetProgramLogSize, nvrtcGetSupportedArchs, nvrtcProgram, nvrtcResult, nvrtcVersion,
 };
-use dml_core::foreign::guard;
+use dml_core::internal::guard;
 use std::ffi::{CStr, CString, c_char};
 use std::sync::OnceLock;
 

@@ -19,7 +19,7 @@ use super::error::check;
 use super::session::{Raw, Session};
 use crate::kit::{Awaited, Signal, Signaller};
 use cudarc::driver::sys::{CUevent, CUresult, CUstream, cuEventQuery, cuEventSynchronize};
-use dml_core::sync::{Arc, Condvar, Mutex, MutexGuard};
+use dml_core::internal::sync::{Arc, Condvar, Mutex, MutexGuard};
 use dml_core::{Completion, TransferError};
 use std::any::Any;
 use std::collections::BTreeMap;

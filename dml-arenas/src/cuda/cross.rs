@@ -15,7 +15,7 @@ use crate::main_mem::PageLockBudget;
 use cudarc::driver::sys::{
     CUdevice_P2PAttribute, cuDeviceCanAccessPeer, cuDeviceGetP2PAttribute, cuMemcpyPeerAsync,
 };
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{
     Allocation, ArenaId, CopyJob, CopyQuery, Cost, CrossArena, Fence, HostStaged, Link, LinkSpeed,
     PlatformBuilder, TransferError,

@@ -7,7 +7,7 @@ use cudarc::driver::sys::{
     cuDeviceGetCount, cuDeviceGetName, cuDeviceGetPCIBusId, cuDeviceGetUuid_v2, cuDeviceTotalMem_v2,
     cuDriverGetVersion, cuInit,
 };
-use dml_core::foreign::guard;
+use dml_core::internal::guard;
 use std::ffi::CStr;
 use std::sync::OnceLock;
 

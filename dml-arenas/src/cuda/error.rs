@@ -1,7 +1,7 @@
 //! Translates the driver's error codes into DML's errors and into descriptions.
 
 use cudarc::driver::sys::{CUresult, cuGetErrorName, cuGetErrorString};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{AllocError, TransferError};
 use std::ffi::{CStr, c_char};
 use thiserror::Error;

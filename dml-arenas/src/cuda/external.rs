@@ -15,7 +15,7 @@ use cudarc::driver::sys::{
     cuPointerGetAttribute,
 };
 use cudarc::driver::{CudaSlice, DevicePtrMut, DeviceRepr, DriverError};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{ExternalBlock, Fence, NativeHandle, NewBlock, TransferError};
 use std::any::Any;
 use std::fmt;

@@ -13,7 +13,7 @@ use cudarc::driver::sys::{
     cuFuncGetParamInfo, cuFuncSetAttribute, cuLaunchKernel, cuModuleGetFunction, cuModuleLoadDataEx,
     cuModuleUnload, cuStreamSynchronize,
 };
-use dml_core::sync::{Arc, Mutex};
+use dml_core::internal::sync::{Arc, Mutex};
 use dml_core::{Arena, BlockRef, Fence, ItemShape, LaunchArg, Misfit, Scalar, TransferError};
 use std::cell::Cell;
 use std::collections::HashMap;

@@ -9,7 +9,7 @@ pub mod hand;
 use crate::native::HandWritten;
 use crate::native::host_pages::HostPages;
 pub use crate::native::{BaselineArg, BaselineError, BaselineSpec};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use gpu::{Arguments, Gpu, Kernel, Memory, PageLocked};
 use std::time::{Duration, Instant};
 

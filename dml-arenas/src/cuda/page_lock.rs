@@ -17,7 +17,7 @@ use crate::fork::Origin;
 use crate::locked::{PageLocker, next_holder, time_ns};
 use cudarc::driver::sys::{CUresult, cuMemHostRegister_v2, cuMemHostUnregister};
 use dml_core::HostSpan;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use std::any::Any;
 use std::ffi::c_void;
 use std::sync::OnceLock;

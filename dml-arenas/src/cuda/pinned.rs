@@ -22,7 +22,7 @@ use crate::fork::Origin;
 use crate::kit::{join_both_ways, join_staged};
 use crate::locked::{Here, PageLocker};
 use crate::main_mem::{HostArena, HostStore, Keeps, Memory};
-use dml_core::sync::{Arc, Mutex};
+use dml_core::internal::sync::{Arc, Mutex};
 use dml_core::{
     AllocError, Allocation, ArenaId, Binding, Concurrency, HostSpan, HostStaged, Link, LinkSpeed,
     PlatformBuilder, Span,

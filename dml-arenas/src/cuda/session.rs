@@ -24,7 +24,7 @@ use cudarc::driver::sys::{
     cuMemPoolSetAccess, cuMemPoolSetAttribute, cuMemPoolTrimTo, cuStreamCreate, cuStreamDestroy_v2,
     cuStreamSynchronize, cuStreamWaitEvent,
 };
-use dml_core::sync::{Arc, Mutex};
+use dml_core::internal::sync::{Arc, Mutex};
 use dml_core::{Fence, NativeHandle, TransferError};
 use std::any::Any;
 use std::marker::PhantomData;

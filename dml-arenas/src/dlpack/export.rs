@@ -4,7 +4,7 @@ use super::abi::{
     CPU, DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLTensor, FLAG_READ_ONLY, VERSION,
 };
 use super::{Element, elements, row_major};
-use dml_core::foreign::guard;
+use dml_core::internal::guard;
 use dml_core::{BufferName, Grants, Region, TransferError, ViewError};
 use std::ffi::c_void;
 use std::fmt;
@@ -283,7 +283,7 @@ unsafe extern "C" fn delete_legacy(managed: *mut DLManagedTensor) {
 mod tests {
     use super::*;
     use crate::MainMem;
-    use dml_core::sync::Arc;
+    use dml_core::internal::sync::Arc;
     use dml_core::{DeviceDesc, DeviceKind, Platform};
 
     /// No view checks the alignment of granted bytes of a device: only their address is known.

@@ -5,8 +5,8 @@ use super::abi::{
     FLAG_READ_ONLY, VERSION,
 };
 use super::{Element, elements, row_major};
-use dml_core::foreign::quietly;
-use dml_core::host::Foreign;
+use dml_core::Foreign;
+use dml_core::internal::quietly;
 use std::fmt;
 use std::ptr::NonNull;
 use thiserror::Error;

@@ -26,7 +26,7 @@
 //! use dml_arenas::dlpack::{self, Tensor};
 //! use dml_arenas::{Discover, MainMem};
 //! # use dml_core::{DeviceDesc, DeviceKind, Platform};
-//! # use dml_core::sync::Arc;
+//! # use dml_core::internal::sync::Arc;
 //! # let mut builder = Platform::builder();
 //! # let cpu = builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
 //! # builder.add_arena(Arc::new(MainMem::new(cpu)));

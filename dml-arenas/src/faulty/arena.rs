@@ -2,7 +2,7 @@
 
 use super::script::{CallKind, Fault, Player, Script, meet, transfer};
 use super::wrapped::{Around, Piece, Wrapped};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{AllocError, Arena, ArenaDesc, Fence, MapReport, TransferError};
 
 /// An arena of any type with scripted faults. [`Faulty::new`] takes the script.

@@ -1,7 +1,7 @@
 //! A copy mechanism that follows a script.
 
 use super::script::{CallKind, Player, Script, transfer};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{CopyJob, CopyQuery, Cost, CrossArena, Fence, TransferError};
 
 /// A wrapper of a copy mechanism that makes some of its copies fail. A query for a price does not count as a

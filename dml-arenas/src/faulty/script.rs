@@ -1,7 +1,7 @@
 //! Scripts, which define the calls that fail, and how.
 
-use dml_core::state::MapState;
-use dml_core::sync::{Arc, Mutex};
+use dml_core::MapState;
+use dml_core::internal::sync::{Arc, Mutex};
 use dml_core::{Fence, TransferError};
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! An arena wrapped in hooks around its calls. Tests use it to watch, delay and break arenas.
 
 use super::script::CallKind;
-use dml_core::state::MapState;
-use dml_core::sync::Arc;
+use dml_core::MapState;
+use dml_core::internal::sync::Arc;
 use dml_core::{
     AllocError, Arena, ArenaDesc, Backing, BlockRef, CopyIn, CopyOut, Fence, Fill, MapReport, MapRequest,
     NewBlock, TransferError, UnmapRequest,

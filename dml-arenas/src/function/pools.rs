@@ -5,9 +5,9 @@
 //! another pool must sleep while it waits for a launch, so that it executes no job of its own pool.
 
 use crate::fork::Origin;
-use dml_core::foreign::guard;
-use dml_core::helpers::Gate;
-use dml_core::sync::{Arc, Condvar, Mutex};
+use dml_core::internal::Gate;
+use dml_core::internal::guard;
+use dml_core::internal::sync::{Arc, Condvar, Mutex};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::mem::ManuallyDrop;
 use std::sync::{OnceLock, Weak};

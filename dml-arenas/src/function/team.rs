@@ -17,10 +17,10 @@
 
 use super::pools::{HostError, Pools};
 use crate::fork::Origin;
-use dml_core::helpers::Gate;
-use dml_core::sync::atomic::Ordering::Relaxed;
-use dml_core::sync::atomic::{AtomicBool, AtomicU64};
-use dml_core::sync::{Arc, Mutex};
+use dml_core::internal::Gate;
+use dml_core::internal::sync::atomic::Ordering::Relaxed;
+use dml_core::internal::sync::atomic::{AtomicBool, AtomicU64};
+use dml_core::internal::sync::{Arc, Mutex};
 use rayon::ThreadPoolBuilder;
 use std::error::Error;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! The allocator of the addresses of one memory.
 
-use dml_core::sync::{Arc, Mutex};
+use dml_core::internal::sync::{Arc, Mutex};
 use dml_core::{Block, BlockRef, NativeHandle, Span};
 use range_alloc::RangeAllocator;
 
@@ -151,7 +151,7 @@ mod tests {
         ];
         for span in foreign {
             let given = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| heap.give_back(span)));
-            let message = dml_core::panic_text(&*given.expect_err("it was not taken"));
+            let message = dml_core::internal::panic_text(&*given.expect_err("it was not taken"));
             assert!(message.contains(&format!("bytes {span} are given back")), "{message}");
         }
         heap.give_back(second);

@@ -1,6 +1,6 @@
 //! Functions that join two arenas, shared by all backends.
 
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{
     Allocation, ArenaId, Binding, Concurrency, CrossArena, DeviceId, HostMapped, HostStaged, Link, LinkSpeed,
     PlatformBuilder,

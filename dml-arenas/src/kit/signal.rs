@@ -12,8 +12,8 @@
 //!    does not exist there. A fork does not touch the signal's state: a missing thread may hold its lock.
 
 use crate::fork::Origin;
-use dml_core::foreign::{guard, quietly};
-use dml_core::sync::{Arc, Condvar, Mutex};
+use dml_core::internal::sync::{Arc, Condvar, Mutex};
+use dml_core::internal::{guard, quietly};
 use dml_core::{Completion, Fence, TransferError};
 use std::fmt;
 use std::task::{Poll, Waker};

@@ -12,8 +12,8 @@
 
 use super::signal::{Signal, Signaller};
 use crate::fork::Origin;
-use dml_core::foreign::guard;
-use dml_core::sync::{Arc, Condvar, Mutex, thread};
+use dml_core::internal::guard;
+use dml_core::internal::sync::{Arc, Condvar, Mutex, thread};
 use dml_core::{Fence, TransferError};
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! Launchers of kernels on threads of this process.
 
 use crate::function::{Call, ComputeError, Given, HostError, Part, Pools, Team, View};
-use dml_core::foreign::guard;
-use dml_core::sync::Arc;
+use dml_core::internal::guard;
+use dml_core::internal::sync::Arc;
 use dml_core::{DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform};
 use std::borrow::Cow;
 use std::fmt;

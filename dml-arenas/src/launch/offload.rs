@@ -2,7 +2,7 @@
 
 use crate::OffloadArena;
 use crate::offload::{Argument, Function, OffloadError};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{
     Arena, DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform, RawBuffer,
     Region,

@@ -27,7 +27,7 @@ pub(crate) use staging::whole;
 
 use crate::fork::Origin;
 use crate::main_mem::{self, PageLockBudget};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{CopyJob, CopyQuery, Cost, CrossArena, Fence, HostSpan, TransferError};
 use std::any::Any;
 use std::fmt;

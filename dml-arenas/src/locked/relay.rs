@@ -1,7 +1,7 @@
 //! Copies between two discrete devices, through scratch memory that is locked for both.
 
 use super::{Here, PIECE_BYTES, PageLocker, ScratchPool, Staging};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{
     Allocation, ArenaId, CopyJob, CopyQuery, Cost, CrossArena, Fence, Link, LinkSpeed, PlatformBuilder,
     TransferError,

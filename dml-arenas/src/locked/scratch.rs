@@ -18,7 +18,7 @@ use super::PageLocker;
 use crate::fork::Origin;
 use crate::main_mem::{PageLockBudget, PageLockShare};
 use dml_core::HostMemory;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut};

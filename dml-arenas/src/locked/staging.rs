@@ -18,9 +18,9 @@ use super::PageLocker;
 use super::scratch::{Scratch, ScratchPool};
 use crate::kit::Worker;
 use crate::main_mem;
-use dml_core::foreign::guard;
-use dml_core::helpers::{Gate, Helpers};
-use dml_core::sync::{Arc, Mutex};
+use dml_core::internal::guard;
+use dml_core::internal::sync::{Arc, Mutex};
+use dml_core::internal::{Gate, Helpers};
 use dml_core::{CopyJob, Fence, HostSpan, Span, TransferError};
 use std::sync::OnceLock;
 

@@ -104,7 +104,7 @@ impl Arena for MainMem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dml_core::sync::Arc;
+    use dml_core::internal::sync::Arc;
     use dml_core::{HostMemory, OwnBlock, Span};
 
     fn arena() -> MainMem {
@@ -190,7 +190,7 @@ mod tests {
         let block = arena.alloc(8).unwrap().into_block();
         // SAFETY: this test alone uses the block.
         let request =
-            unsafe { MapRequest::new(&block, DeviceId(0), dml_core::state::MapState::Unmapped, &mut host) };
+            unsafe { MapRequest::new(&block, DeviceId(0), dml_core::MapState::Unmapped, &mut host) };
         let _ = arena.map(request);
     }
 

@@ -1,7 +1,7 @@
 //! Blocks in host memory, and the operations that main memory and shared memory have in common.
 
 use super::memory::{self, Memory};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{
     ArenaDesc, Backing, Block, BlockRef, CopyIn, CopyOut, Fence, Fill, HostSpan, NativeHandle, Span,
 };

@@ -2,7 +2,7 @@
 
 use super::MainMem;
 use crate::options::{DiscoverError, DiscoverOptions};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{ArenaId, DeviceDesc, DeviceKind, PlatformBuilder};
 
 /// The device name of the processor.

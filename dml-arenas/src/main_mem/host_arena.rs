@@ -2,7 +2,7 @@
 
 use super::block::{HostBlock, Keeps};
 use super::memory::shown;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{
     AllocError, Arena, ArenaDesc, ArenaKind, Concurrency, CopyIn, CopyOut, Cost, DeviceId, DeviceSet, Fence,
     Fill, HostSpan, MapReport, MapRequest, NewBlock, TransferError, UnmapRequest,

@@ -1,6 +1,6 @@
 //! Zeroed host memory that reports a lack of memory instead of aborting. The test arenas use it too.
 
-use dml_core::sync::{Arc, Tracker};
+use dml_core::internal::sync::{Arc, Tracker};
 use dml_core::{HostMemory, HostSpan};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;

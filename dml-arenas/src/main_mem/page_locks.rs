@@ -8,8 +8,8 @@
 //! 1. One transfer at a time makes a page lock. Other transfers of the same block proceed without it.
 //! 2. The locks of all blocks together stay below the limit of a [`PageLockBudget`].
 
-use dml_core::sync::atomic::{AtomicU64, Ordering};
-use dml_core::sync::{Arc, Mutex};
+use dml_core::internal::sync::atomic::{AtomicU64, Ordering};
+use dml_core::internal::sync::{Arc, Mutex};
 use std::any::Any;
 use std::fmt;
 

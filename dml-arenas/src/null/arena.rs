@@ -3,8 +3,8 @@
 use super::block::{NullBlock, Storage};
 use super::books::{Books, Call, Entry};
 use crate::main_mem::{Memory, copy, fill};
-use dml_core::state::MapState;
-use dml_core::sync::Arc;
+use dml_core::MapState;
+use dml_core::internal::sync::Arc;
 use dml_core::{
     Access, AllocError, Arena, ArenaDesc, Backing, BlockRef, CopyIn, CopyOut, DeviceId, Fence, Fill, Grants,
     HostMemory, HostSpan, MapReport, MapRequest, NewBlock, Region, Span, TransferError, UnmapRequest,

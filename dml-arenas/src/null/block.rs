@@ -2,7 +2,7 @@
 
 use super::books::Books;
 use crate::main_mem::{Memory, shown};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{Backing, Block, HostMemory, HostSpan, NativeHandle};
 
 /// The storage of a block's bytes.

@@ -1,7 +1,7 @@
 //! The records of the test arena: its calls, and its live blocks.
 
-use dml_core::state::MapState;
-use dml_core::sync::{Arc, Mutex};
+use dml_core::MapState;
+use dml_core::internal::sync::{Arc, Mutex};
 use dml_core::{DeviceId, Span};
 use std::collections::BTreeMap;
 

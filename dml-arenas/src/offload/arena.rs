@@ -7,7 +7,7 @@ use super::function::{Argument, Function};
 use super::pipeline::Pipeline;
 use super::transfer::{Place, Transfer};
 use crate::kit::PAGE_BYTES;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{
     AllocError, Arena, ArenaDesc, ArenaKind, Backing, BlockRef, Completion, Concurrency, CopyIn, CopyOut,
     Cost, DeviceId, Fence, Fill, MapReport, MapRequest, NewBlock, Scalar, Span, TransferError, UnmapRequest,

@@ -3,7 +3,7 @@
 use super::device::OffloadDevice;
 use super::message::Memory;
 use super::transfer::Place;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{Backing, Block, BlockRef, NativeHandle, Span};
 
 /// A block in a memory that a worker maps.

@@ -22,7 +22,7 @@ use crate::fork::Origin;
 use crate::kit::Heap;
 use crate::shared::SharedMemory;
 use dml_core::Span;
-use dml_core::sync::{Arc, Condvar, Mutex};
+use dml_core::internal::sync::{Arc, Condvar, Mutex};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use crate::kit::Backend;
 use crate::main_mem::discover::{default_memory, description, threads};
 use crate::options::{DiscoverError, DiscoverOptions};
 use crate::shared::discover::Shared;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{ArenaId, DeviceDesc, DeviceKind, MAX_ARENAS, PlatformBuilder, Unavailable};
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;

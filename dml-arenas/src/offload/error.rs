@@ -1,7 +1,7 @@
 //! The errors of a coprocessor.
 
 use crate::kit::NoResult;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{AllocError, TransferError};
 use std::time::Duration;
 use thiserror::Error;

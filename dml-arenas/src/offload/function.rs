@@ -6,7 +6,7 @@ use super::error::OffloadError;
 use super::message::{self, Call, Command, Memory, Part, Reply, WireScalar};
 use super::transfer::Place;
 use super::unix::CONTROL_LIMIT;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{Access, BlockRef, Scalar, Span};
 use std::fmt;
 use std::ops::Range;

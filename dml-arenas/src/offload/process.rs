@@ -13,7 +13,7 @@
 //!    which the fork does not have.
 
 use crate::fork::Origin;
-use dml_core::sync::{Arc, Condvar, Mutex};
+use dml_core::internal::sync::{Arc, Condvar, Mutex};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, pidfd_send_signal, waitid,
 };

@@ -6,7 +6,7 @@ use super::*;
 use crate::HostArena;
 use crate::main_mem::Memory;
 use crate::shared::SharedMemory;
-use dml_core::sync::{Arc, Condvar, Mutex};
+use dml_core::internal::sync::{Arc, Condvar, Mutex};
 use dml_core::{Arena, Backing, CopyIn, DeviceId, Fill, HostMemory, HostSpan, Span, TransferError};
 use proptest::prelude::*;
 use std::collections::VecDeque;

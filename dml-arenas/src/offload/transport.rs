@@ -3,7 +3,7 @@
 //! The device uses only this trait, so a coprocessor behind another connection needs only another transport.
 //! The existing one, `unix.rs`, runs a process on this machine.
 
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{HostSpan, Span};
 use std::fmt;
 use std::io;

@@ -13,7 +13,7 @@ use super::transport::{Channel, ChannelError, Transport};
 use crate::fork::Origin;
 use crate::shared::SharedMemory;
 use crate::shared::window::{Window, above_standard_streams, memory};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{HostSpan, Span};
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -5,8 +5,8 @@ use super::error::{BuildError, alloc_error};
 use super::handle::Program;
 use super::session::Session;
 use crate::programs::Programs;
-use dml_core::state::MapState;
-use dml_core::sync::{Arc, MutexGuard};
+use dml_core::MapState;
+use dml_core::internal::sync::{Arc, MutexGuard};
 use dml_core::{
     AllocError, Arena, ArenaDesc, ArenaKind, Backing, BlockRef, Concurrency, CopyIn, CopyOut, Cost, DeviceId,
     DeviceSet, Fence, Fill, MapReport, MapRequest, NativeHandle, NewBlock, Span, TransferError, UnmapRequest,

@@ -2,7 +2,7 @@
 
 use super::handle::{Event, Mem};
 use super::session::{Reservation, Session};
-use dml_core::sync::{Arc, Mutex, MutexGuard};
+use dml_core::internal::sync::{Arc, Mutex, MutexGuard};
 use dml_core::{Backing, Block, BlockRef, HostMemory, HostSpan, NativeHandle, TransferError, UnmapRequest};
 use opencl3::command_queue::{enqueue_map_buffer, enqueue_unmap_mem_object, enqueue_write_buffer};
 use opencl3::error_codes::{CL_DEVICE_NOT_AVAILABLE, CL_MAP_FAILURE, CL_MEM_OBJECT_ALLOCATION_FAILURE};

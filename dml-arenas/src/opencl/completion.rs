@@ -17,7 +17,7 @@
 use super::handle::Event;
 use super::session::Session;
 use crate::kit::{Awaited, Signal, Signaller};
-use dml_core::sync::{Arc, Condvar, Mutex};
+use dml_core::internal::sync::{Arc, Condvar, Mutex};
 use dml_core::{Completion, TransferError};
 use opencl3::event::{CL_COMPLETE, CL_EVENT_COMMAND_EXECUTION_STATUS, get_event_info, set_event_callback};
 use opencl3::types::{cl_event, cl_int};

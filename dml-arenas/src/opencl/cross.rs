@@ -20,7 +20,7 @@ use crate::kit::{join_both_ways, join_staged, join_via};
 use crate::locked::{self, Here, PageLocking, RelayEnd, ScratchPool, Staging, copiers};
 use crate::main_mem::PageLockBudget;
 use crate::options::Mechanisms;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{
     Allocation, ArenaId, Binding, Concurrency, CopyJob, CopyQuery, Cost, CrossArena, Fence, HostMapped,
     HostStaged, Link, LinkSpeed, PlatformBuilder, TransferError,

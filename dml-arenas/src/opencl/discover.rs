@@ -9,7 +9,7 @@ use crate::kit::Backend;
 use crate::locked::ScratchPool;
 use crate::main_mem::PageLockBudget;
 use crate::options::{DiscoverError, DiscoverOptions, Mechanisms};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{ArenaId, DeviceDesc, DeviceKind, PlatformBuilder, Unavailable};
 
 const BACKEND: &str = "opencl";

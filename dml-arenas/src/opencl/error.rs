@@ -1,6 +1,6 @@
 //! Translates OpenCL's error codes into DML's errors and into descriptions.
 
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{AllocError, TransferError};
 use opencl3::error_codes::{
     CL_DEVICE_NOT_AVAILABLE, CL_DEVICE_NOT_FOUND, CL_INVALID_BUFFER_SIZE, CL_INVALID_COMMAND_QUEUE,

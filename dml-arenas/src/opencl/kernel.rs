@@ -9,7 +9,7 @@ use super::parameters::{self, Given, Parameter, type_name};
 use super::session::{FLUSH, Session};
 use crate::groups::Limits;
 use crate::source::has_procedure;
-use dml_core::sync::{Arc, Mutex};
+use dml_core::internal::sync::{Arc, Mutex};
 use dml_core::{Arena, BlockRef, Fence, ItemShape, LaunchArg, Misfit, Scalar, TransferError};
 use opencl3::command_queue::enqueue_nd_range_kernel;
 use opencl3::error_codes::{

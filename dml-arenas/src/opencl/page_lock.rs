@@ -72,7 +72,7 @@ mod tests {
     use crate::locked::ScratchPool;
     use crate::main_mem::{self, PageLockBudget};
     use crate::options::DiscoverOptions;
-    use dml_core::sync::Arc;
+    use dml_core::internal::sync::Arc;
     use dml_core::{DeviceDesc, DeviceId, DeviceKind, Platform};
 
     const CPU: DeviceId = DeviceId(0);

@@ -23,7 +23,7 @@ use crate::beside::Beside;
 use crate::fork::Origin;
 use crate::locked::next_holder;
 use crate::machine_memory;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{Fence, NativeHandle, TransferError};
 use opencl3::command_queue::{
     create_command_queue, enqueue_barrier_with_wait_list, enqueue_marker_with_wait_list, finish, flush,

@@ -11,10 +11,10 @@ use crate::kit::{join_both_ways, join_staged};
 use crate::locked::{Here, PageLocker, PageLocking, Scratch, ScratchPool, Staging, whole};
 use crate::main_mem::{self, PageLockBudget};
 use crate::options::DiscoverOptions;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{
     AcquireError, ArenaId, Buffer, DeviceDesc, DeviceId, DeviceKind, Fence, HostStaged, LinkId, LinkSpeed,
-    Operation, Platform, Span, TransferError,
+    Platform, Span, TransferError, record::Operation,
 };
 use opencl3::command_queue::{enqueue_read_buffer, enqueue_write_buffer};
 use opencl3::types::{CL_BLOCKING, cl_mem};

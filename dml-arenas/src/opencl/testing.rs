@@ -4,7 +4,7 @@ use super::device::{Found, list};
 use super::session::Session;
 use crate::locked::{ScratchPool, Sizes};
 use crate::main_mem::PageLockBudget;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use std::time::Duration;
 
 /// The size of the pieces of [`pool`], in bytes.

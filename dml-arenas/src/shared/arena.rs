@@ -3,7 +3,7 @@
 use super::memory::SharedMemory;
 use crate::kit::PAGE_BYTES;
 use crate::main_mem::{HostArena, HostStore, Keeps, host_span};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{AllocError, DeviceId, HostSpan};
 
 /// The name of the shared memory of a platform.

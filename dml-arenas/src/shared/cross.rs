@@ -3,7 +3,7 @@
 //! Copies to and from main memory remain for buffers whose storage is elsewhere: vectors of the application.
 
 use crate::kit::join_staged;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{Allocation, ArenaId, Binding, Concurrency, Link, LinkSpeed, PlatformBuilder};
 
 /// Guessed price of a copy in memory by this process, in the right order of magnitude.

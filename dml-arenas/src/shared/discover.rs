@@ -6,7 +6,7 @@ use super::memory::SharedMemory;
 use crate::main_mem::HostArena;
 use crate::main_mem::discover::{CPU, default_memory};
 use crate::options::{DiscoverError, DiscoverOptions};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{ArenaId, PlatformBuilder};
 
 /// The shared memory of a platform under construction.

@@ -2,7 +2,7 @@
 
 use super::window::{Window, memory};
 use crate::kit::Heap;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{HostSpan, Span};
 use rustix::fs::fstat;
 use std::io;

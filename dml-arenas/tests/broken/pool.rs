@@ -2,7 +2,7 @@
 //! and its fences are awaited.
 
 use dml_arenas::MainMem;
-use dml_core::sync::{Condvar, Mutex};
+use dml_core::internal::sync::{Condvar, Mutex};
 use dml_core::{
     AllocError, Arena, ArenaDesc, ArenaKind, Block, BlockRef, Completion, CopyIn, CopyOut, DeviceId, Fence,
     Fill, NativeHandle, NewBlock, Span, TransferError,

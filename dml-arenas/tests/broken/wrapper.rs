@@ -1,7 +1,7 @@
 //! Any arena, with one thing wrong.
 
-use dml_core::state::MapState;
-use dml_core::sync::Mutex;
+use dml_core::MapState;
+use dml_core::internal::sync::Mutex;
 use dml_core::{
     AllocError, Arena, ArenaDesc, Backing, Block, BlockRef, CopyIn, CopyOut, Fence, Fill, HostMemory,
     HostSource, HostSpan, MapReport, MapRequest, NativeHandle, NewBlock, Span, TransferError, UnmapRequest,

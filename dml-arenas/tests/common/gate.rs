@@ -1,7 +1,7 @@
 //! A gate in a queue of an OpenCL device: a barrier behind a user event holds back what is enqueued after it.
 
 use dml_arenas::OpenClArena;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{Arena, NativeHandle};
 use opencl3::command_queue::enqueue_barrier_with_wait_list;
 use opencl3::event::{CL_COMPLETE, create_user_event, release_event, set_user_event_status};

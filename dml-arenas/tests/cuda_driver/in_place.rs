@@ -6,7 +6,7 @@ use crate::stand_in::discovered;
 use dml_arenas::cuda::{CudaKernel, KernelArg, Launch};
 use dml_arenas::dlpack::ExportError;
 use dml_arenas::{DiscoverError, DiscoverOptions};
-use dml_core::{AcquireError, AllocError, Buffer, DeviceId, Operation, Pattern, Platform, Scalar};
+use dml_core::{AcquireError, AllocError, Buffer, DeviceId, Pattern, Platform, Scalar, record::Operation};
 
 const LIMIT_BYTES: u64 = 8 << 20;
 const HOST: DeviceId = DeviceId(0);

@@ -6,7 +6,7 @@ use crate::common::{pattern, put, take};
 use crate::driver::{StandIn, code, stand_in};
 use crate::stand_in::reads_by;
 use dml_arenas::{DiscoverOptions, HostArena};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{AllocError, Arena, Block, Buffer, OwnBlock, Platform, Span};
 
 /// Sends a buffer of main memory to a GPU, as if the host had changed it.

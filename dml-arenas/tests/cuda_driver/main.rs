@@ -27,7 +27,7 @@ mod stand_in;
 
 use dml_arenas::CudaArena;
 use dml_core::Arena;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use driver::{StandIn, stand_in};
 use stand_in::{alloc, arena, fill, home, platform, platform_with};
 

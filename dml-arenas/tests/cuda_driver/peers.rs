@@ -3,7 +3,7 @@
 use super::{MIB, alloc, arena, home, nothing_is_left, platform};
 use crate::common::pattern;
 use crate::driver::stand_in;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{CopyQuery, CrossArena, LinkId, NativeHandle, Platform};
 
 fn link(platform: &Platform, from: &str, to: &str) -> Arc<dyn CrossArena> {

@@ -7,7 +7,7 @@ use dml_arenas::kit::join_staged;
 use dml_arenas::offload::{
     Argument, Function, OffloadArena, OffloadDevice, OffloadError, Scalar, Signal, WorkerOptions,
 };
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{
     AcquireError, Buffer, DeviceDesc, DeviceId, DeviceKind, Fence, InFlight, LinkSpeed, Platform, Span,
 };

@@ -5,7 +5,7 @@ use dml_arenas::MainMem;
 use dml_arenas::offload::{
     Argument, Function, OffloadArena, OffloadDevice, OffloadError, Pipeline, Scalar, Signal, WorkerOptions,
 };
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{
     Arena, BlockRef, CopyIn, CopyOut, DeviceId, Fence, HostMemory, HostSource, HostTarget, Span,
     TransferError,

@@ -6,10 +6,10 @@ use dml_arenas::kit::Backend;
 use dml_arenas::offload::{Argument, Function, OffloadArena, Scalar};
 use dml_arenas::shared::SharedMemory;
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions, HostArena};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{
-    AcquireError, AllocError, ArenaId, Buffer, DeviceId, InFlight, Operation, Platform, PlatformBuilder,
-    Span, TransferError,
+    AcquireError, AllocError, ArenaId, Buffer, DeviceId, InFlight, Platform, PlatformBuilder, Span,
+    TransferError, record::Operation,
 };
 use dml_verify::Audited;
 use std::ops::Range;

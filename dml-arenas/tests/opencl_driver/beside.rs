@@ -5,7 +5,7 @@ use crate::common::take;
 use crate::driver::{StandIn, code, stand_in};
 use dml_arenas::launch::OpenClLauncher;
 use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel, may_have_begun};
-use dml_core::state::MapState;
+use dml_core::MapState;
 use dml_core::{
     Access, DeviceId, DeviceSet, Fence, ItemShape, LaunchArg, Launcher, OwnBlock, Platform, RawBuffer,
     Scalar, Span, TransferError,

@@ -8,7 +8,7 @@ use crate::common::{pattern, put, take};
 use crate::driver::{code, stand_in};
 use crate::stand_in::{again, is_child};
 use dml_arenas::DiscoverOptions;
-use dml_core::state::MapState;
+use dml_core::MapState;
 use dml_core::{
     AcquireError, AllocError, Concurrency, DeviceId, DeviceSet, OwnBlock, Platform, Span, TransferError,
 };

@@ -4,7 +4,7 @@ use super::{Arc, Arena, alloc, arena, fill, nothing_is_left, opencl, platform};
 use crate::common::{pattern, put, take};
 use crate::driver::{code, stand_in};
 use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel};
-use dml_core::state::MapState;
+use dml_core::MapState;
 use dml_core::{DeviceId, DeviceSet, Fence, HostMemory, OwnBlock, Span, TransferError};
 use std::task::{Poll, Waker};
 

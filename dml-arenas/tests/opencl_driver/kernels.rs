@@ -5,7 +5,7 @@ use crate::common::{put, take};
 use crate::driver::{code, stand_in};
 use dml_arenas::launch::OpenClLauncher;
 use dml_arenas::opencl::{BuildError, Grid, KernelArg, Launch, OpenClKernel, may_have_begun};
-use dml_core::state::MapState;
+use dml_core::MapState;
 use dml_core::{
     Access, DeviceId, DeviceSet, ItemShape, LaunchArg, LaunchError, Launcher, Misfit, Platform, RawBuffer,
     Scalar, Span, TransferError,

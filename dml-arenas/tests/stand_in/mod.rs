@@ -1,7 +1,7 @@
 //! Libraries that stand in for drivers, in C: built, opened, asked.
 
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{Arena, ArenaId, Fence, OwnBlock, Platform, PlatformBuilder, Span};
 use libloading::{Library, Symbol};
 use std::cell::Cell;

@@ -28,7 +28,7 @@ const AWAKE: Duration = Duration::from_micros(300);
 /// has closed does nothing.
 ///
 /// ```
-/// use dml_core::helpers::{Gate, Helpers};
+/// use dml_core::internal::{Gate, Helpers};
 /// use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 ///
 /// let left = AtomicU32::new(1000);

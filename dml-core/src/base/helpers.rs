@@ -28,7 +28,7 @@ const MOST_KEPT: usize = 16;
 /// when the thread ends.
 ///
 /// ```
-/// use dml_core::helpers::Helpers;
+/// use dml_core::internal::Helpers;
 /// use std::sync::mpsc;
 ///
 /// let (sender, receiver) = mpsc::channel();

@@ -1,9 +1,9 @@
-//! Spans of the `tracing` crate around the slow operations. [`crate::spans`] exports them to other crates.
+//! Spans of the `tracing` crate around the slow operations. `internal` exports them to other crates.
 //!
 //! ```text
 //!  run ──▶ package ──▶ acquire ──▶ transfer        each is the parent of the next
 //! ```
-//! Without the feature `tracing` a [`Span`] is nothing, and its fields are not computed.
+//! Without the feature `tracing` a [`TraceSpan`] is nothing, and its fields are not computed.
 //!
 //! A subscriber is foreign code, and is called without a lock. If it panics, the span is left out.
 
@@ -13,12 +13,12 @@ use crate::base::guard::{Quiet, guard};
 /// A span that is reported to the subscriber. It ends when this value is dropped.
 #[derive(Debug, Default)]
 #[must_use = "a span ends when it is dropped"]
-pub struct Span {
+pub struct TraceSpan {
     #[cfg(feature = "tracing")]
     span: Option<Quiet<tracing::Span>>,
 }
 
-impl Span {
+impl TraceSpan {
     /// Returns a span that is not reported.
     pub const fn none() -> Self {
         Self {

@@ -12,7 +12,7 @@ use crate::base::counters::Operation;
 use crate::base::guard::{guard, quietly};
 use crate::base::id::{ArenaId, DeviceId};
 use crate::base::names::BufferName;
-use crate::base::spans::Span;
+use crate::base::spans::TraceSpan;
 use crate::base::sync::Arc;
 use crate::buffer::RawBuffer;
 use crate::buffer::error::AcquireError;
@@ -123,7 +123,7 @@ struct Begun {
     /// The value of [`Locked::map_changes`] at the start of the copy.
     map_changes: u64,
     /// The tracing span, which ends when the run notices the copy's end.
-    span: Span,
+    span: TraceSpan,
 }
 
 /// The blocks at both ends of a copy.
@@ -500,7 +500,7 @@ impl Run {
     }
 
     /// Begins the tracing span of a copy or a fill. The source of a fill is named `zeros`.
-    fn transfer_span(&self, copy: &CopyOp) -> Span {
+    fn transfer_span(&self, copy: &CopyOp) -> TraceSpan {
         let platform = &self.buffer().platform;
         span!(
             TRACE,

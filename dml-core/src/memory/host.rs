@@ -22,7 +22,6 @@ use crate::base::range::Span;
 use crate::base::sync::{Arc, Lent, Tracker};
 use crate::memory::block::BlockRef;
 use crate::memory::error::TransferError;
-pub use crate::memory::foreign::Foreign;
 use bytemuck::{Pod, Zeroable};
 use std::any::Any;
 use std::fmt;

@@ -7,7 +7,7 @@ pub(crate) mod desc;
 pub(crate) mod error;
 pub(crate) mod fence;
 pub(crate) mod foreign;
-pub mod host;
+pub(crate) mod host;
 pub(crate) mod link;
 pub(crate) mod map_state;
 pub(crate) mod request;

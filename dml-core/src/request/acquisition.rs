@@ -16,7 +16,7 @@
 
 use crate::base::access::Claims;
 use crate::base::id::{ArenaId, BufferId, KernelId, OwnerId};
-use crate::base::spans::Span;
+use crate::base::spans::TraceSpan;
 use crate::buffer::RawBuffer;
 use crate::buffer::engine::Run;
 use crate::buffer::error::AcquireError;
@@ -73,7 +73,7 @@ pub(super) struct Acquisition {
     /// Whether the polling thread sleeps while the acquire is pending.
     sleeps: bool,
     /// The tracing span. It is the last field, so that it ends after all others are dropped.
-    span: Span,
+    span: TraceSpan,
 }
 
 /// A part whose plan is being carried out.
@@ -93,7 +93,7 @@ impl Acquisition {
         (kernel, arena, origin): (KernelId, ArenaId, &'static Location<'static>),
         to_come: SmallVec<[Part; 3]>,
         items: SmallVec<[Item; 3]>,
-        span: Span,
+        span: TraceSpan,
     ) -> Self {
         let granted = Vec::with_capacity(to_come.len());
         Self {

@@ -8,7 +8,7 @@
 //!    it reads the list. So no thread sleeps through a cancellation.
 //! 2. A request that can be granted at once is granted in a cancelled run too: only waiting ends.
 
-use dml_core::sync::{Arc, Condvar, Mutex};
+use dml_core::internal::sync::{Arc, Condvar, Mutex};
 use dml_core::{Acquire, Grants};
 use std::cell::RefCell;
 use std::error::Error;

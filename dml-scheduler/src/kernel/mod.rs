@@ -25,7 +25,7 @@ use crate::base::guard::quietly;
 use crate::base::package::Package;
 use argument::Parameter;
 use bytemuck::Pod;
-use dml_core::sync::Mutex;
+use dml_core::internal::sync::Mutex;
 use dml_core::{
     Access, ArenaDesc, ArenaKind, Buffer, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, Grants,
     ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform, Region, Scalar,

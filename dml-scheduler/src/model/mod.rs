@@ -18,7 +18,7 @@ pub use store::KnowledgeError;
 
 use crate::report::{CalledUp, PackageRecord};
 use curve::{Curve, Growth, Samples};
-use dml_core::sync::Mutex;
+use dml_core::internal::sync::Mutex;
 use dml_core::{DeviceDesc, DeviceId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

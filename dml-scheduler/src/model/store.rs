@@ -1,7 +1,7 @@
 //! File of learned knowledge, one per machine.
 
 use super::{Book, DeviceModel, Knowledge, Shared};
-use dml_core::sync::Mutex;
+use dml_core::internal::sync::Mutex;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@
 use crate::base::package::UnitId;
 use crate::kernel::{Argument, Footprint, Kernel};
 use crate::plan::setup::Setup;
-use dml_core::state::Routes;
+use dml_core::internal::state::Routes;
 use dml_core::{Allocation, ArenaId, ArenaSet, Concurrency, CopyQuery, DeviceId, Link, Platform, RawBuffer};
 use std::ops::Range;
 

@@ -12,7 +12,7 @@
 
 use super::{Computed, Policy};
 use crate::base::package::{Package, UnitId};
-use dml_core::sync::{Arc, Mutex};
+use dml_core::internal::sync::{Arc, Mutex};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;

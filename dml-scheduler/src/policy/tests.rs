@@ -256,7 +256,7 @@ impl Witness {
 
 /// A policy that records the requests and retirements.
 #[derive(Debug, Default)]
-struct Noting(std::sync::Arc<dml_core::sync::Mutex<Vec<String>>>);
+struct Noting(std::sync::Arc<dml_core::internal::sync::Mutex<Vec<String>>>);
 
 impl Policy for Noting {
     fn next(&mut self, unit: UnitId, _: u64) -> Option<u64> {

@@ -12,7 +12,7 @@ use crate::base::cancel::{Cancel, Within};
 use crate::base::package::{Package, UnitId};
 use crate::kernel::KernelError;
 use crate::policy::{Assignment, Computed, Splitter};
-use dml_core::sync::{Arc, Condvar, Mutex};
+use dml_core::internal::sync::{Arc, Condvar, Mutex};
 use dml_core::{Acquire, Grants};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -23,8 +23,8 @@ use crate::run::commander::Commander;
 use crate::run::hooks::Hooks;
 use crate::run::round::{Round, Rounds, Threadless};
 use crate::run::unit::{DEPTH, PUBLISHED_DEPTH, Unit, UnitRun};
-use dml_core::spans::Span;
-use dml_core::sync::{Arc, Mutex};
+use dml_core::internal::TraceSpan;
+use dml_core::internal::sync::{Arc, Mutex};
 use dml_core::{DeviceId, DeviceSet, Platform, PlatformId, span};
 use std::panic::Location;
 use std::time::{Duration, Instant};
@@ -86,7 +86,7 @@ impl Prepared {
         span.within(|| self.direct_within(setup, hooks, &span))
     }
 
-    fn direct_within(&self, setup: &Setup, hooks: &dyn Hooks, span: &Span) -> Result<Report, RunError> {
+    fn direct_within(&self, setup: &Setup, hooks: &dyn Hooks, span: &TraceSpan) -> Result<Report, RunError> {
         let Self { kernel, items, plan, commander, decided } = self;
         hooks.director_start();
         let opening = RunStart {

@@ -2,7 +2,7 @@
 
 use crate::base::package::{Package, UnitId};
 use dml_core::DeviceId;
-use dml_core::sync::Mutex;
+use dml_core::internal::sync::Mutex;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 

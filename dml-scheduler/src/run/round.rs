@@ -21,8 +21,8 @@
 use crate::base::package::UnitId;
 use crate::run::commander::{Commander, POLLS};
 use crate::run::unit::{Desk, Start, Unit, UnitRun};
-use dml_core::helpers::{Gate, Helpers};
-use dml_core::sync::{Arc, Condvar, Mutex};
+use dml_core::internal::sync::{Arc, Condvar, Mutex};
+use dml_core::internal::{Gate, Helpers};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::OnceLock;

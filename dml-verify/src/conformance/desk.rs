@@ -1,7 +1,7 @@
 //! Host memory to copy from and to. A margin around the bytes of a sheet must not be written.
 
 use super::Subject;
-use dml_core::sync::Mutex;
+use dml_core::internal::sync::Mutex;
 use dml_core::{Fence, HostMemory, OwnBlock, Span, TransferError};
 
 /// The size of the margin on either side, in bytes. It is odd, so that the sheet's bytes are not aligned.

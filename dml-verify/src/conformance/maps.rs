@@ -3,7 +3,7 @@
 use super::Subject;
 use super::desk::{Known, Sheet, assert_same, pattern};
 use super::misuse::expect_core_bug;
-use dml_core::state::MapState;
+use dml_core::MapState;
 use dml_core::{DeviceId, DeviceSet, OwnBlock, Span};
 
 /// A block, and the map state that its arena reported last.

@@ -3,7 +3,7 @@
 use super::desk::{assert_same, pattern};
 use super::links::same_arenas;
 use super::{Sharing, Subject};
-use dml_core::state::Alloc;
+use dml_core::internal::state::Alloc;
 use dml_core::{
     AcquireError, AllocError, Allocation, ArenaId, Binding, Buffer, Concurrency, ConfigError, Link, Platform,
 };

@@ -2,7 +2,7 @@
 
 use super::Subject;
 use super::desk::{assert_same, pattern};
-use dml_core::state::MapState;
+use dml_core::MapState;
 use dml_core::{Concurrency, OwnBlock};
 
 /// Sizes in bytes, around those at which allocators change their strategy.

@@ -5,7 +5,7 @@
 //! must always be a subset of it (I-2). Arenas that share a storage may see a write late: a peer of the
 //! writer is *stale* until it is refreshed.
 
-use dml_core::state::{Alloc, BufferState, CopyKind, CopyOp, Initial};
+use dml_core::internal::state::{Alloc, BufferState, CopyKind, CopyOp, Initial};
 use dml_core::{ArenaId, ArenaSet, Claim, Span};
 
 /// What the ghost knows about one byte.

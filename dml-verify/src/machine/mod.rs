@@ -21,7 +21,7 @@ pub use op::{How, Mix, Op, from_bytes, ops, run};
 pub use rest::Served;
 pub use runner::{LEN, Tally};
 
-use dml_core::state::{
+use dml_core::internal::state::{
     Admission, Alloc, Begin, Brings, BufferState, CopyId, CopyKind, CopyOp, Execution, Finished, Initial,
     Lifecycle, Next, Outcome, Refusal, Report, Request, Routes, Step, SyncPlan,
 };

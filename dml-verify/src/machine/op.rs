@@ -2,7 +2,7 @@
 
 use super::runner::{LEN, Runner};
 use crate::random::Random;
-use dml_core::state::{Brings, Initial, Outcome};
+use dml_core::internal::state::{Brings, Initial, Outcome};
 use dml_core::{Access, Platform, Span};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;

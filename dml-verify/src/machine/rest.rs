@@ -8,7 +8,7 @@
 //! about one step for each instead of a whole walk.
 
 use super::Machine;
-use dml_core::state::{Execution, Lifecycle, Outcome, Routes};
+use dml_core::internal::state::{Execution, Lifecycle, Outcome, Routes};
 use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use crate::Shape;
     use crate::machine::request;
-    use dml_core::state::Initial;
+    use dml_core::internal::state::Initial;
     use dml_core::{Access, ArenaId, Claim, Claims, OwnerId, Platform, Span, Ticket};
 
     /// A kernel writes, and another one waits for it.

@@ -2,7 +2,9 @@
 
 use super::op::How;
 use super::{Asked, Machine, Op, request};
-use dml_core::state::{Alloc, CopyKind, Execution, Initial, Lifecycle, Loss, Outcome, Routes, Status, Step};
+use dml_core::internal::state::{
+    Alloc, CopyKind, Execution, Initial, Lifecycle, Loss, Outcome, Routes, Status, Step,
+};
 use dml_core::{
     Access, Allocation, ArenaId, ArenaSet, Claim, Claims, CopyQuery, KernelId, Link, LinkId, OwnerId, Span,
     Ticket,

@@ -5,7 +5,7 @@ use super::op::{Mix, drawn};
 use super::runner::{Runner, Tally};
 use crate::platforms::drawn::{anything, hints};
 use crate::random::Random;
-use dml_core::state::Initial;
+use dml_core::internal::state::Initial;
 use dml_core::{ArenaId, Hints, Platform};
 
 /// The largest number of operations in one run.

@@ -2,7 +2,9 @@
 
 use super::Explain;
 use crate::machine::{Machine, Served, request};
-use dml_core::state::{Alloc, CopyKind, CopyPhase, Execution, Initial, Outcome, Purpose, Remains, Status};
+use dml_core::internal::state::{
+    Alloc, CopyKind, CopyPhase, Execution, Initial, Outcome, Purpose, Remains, Status,
+};
 use dml_core::{Access, ArenaId, Claim, Claims, DeviceId, OwnerId, Platform, Span, Ticket};
 use stateright::{Model, Property};
 
@@ -277,7 +279,7 @@ impl Explain for BufferModel {
 /// Returns whether some pair of running kernels satisfies a condition.
 fn pair(
     machine: &Machine,
-    holds: impl Fn(&dml_core::state::Requestor, &dml_core::state::Requestor) -> bool,
+    holds: impl Fn(&dml_core::internal::state::Requestor, &dml_core::internal::state::Requestor) -> bool,
 ) -> bool {
     let entry = |grant: OwnerId| machine.state().requestors().iter().find(move |entry| entry.grant == grant);
     let entries: Vec<_> = machine.holding().filter_map(entry).collect();
@@ -292,7 +294,7 @@ fn copying(machine: &Machine, purpose: Purpose) -> bool {
 /// one before.
 fn hops(machine: &Machine) -> usize {
     let copies = machine.state().copies();
-    let bytes = |copy: &&dml_core::state::CopyOp| matches!(copy.kind, CopyKind::Bytes { .. });
+    let bytes = |copy: &&dml_core::internal::state::CopyOp| matches!(copy.kind, CopyKind::Bytes { .. });
     let mut longest = 0;
     for first in copies.iter().filter(bytes) {
         let (mut length, mut last) = (1, first);
@@ -346,7 +348,7 @@ fn possible(what: Happens) -> Property<BufferModel> {
         Happens::TwoCopiesToDifferentArenasAtOnce => {
             Property::sometimes("two copies to different arenas at once", |_: &Of, machine: &Machine| {
                 let copies = machine.state().copies();
-                let runs = |copy: &dml_core::state::CopyOp| copy.phase == CopyPhase::Running;
+                let runs = |copy: &dml_core::internal::state::CopyOp| copy.phase == CopyPhase::Running;
                 copies.iter().any(|one| {
                     copies.iter().any(|other| {
                         runs(one) && runs(other) && one.to != other.to && one.id.owner != other.id.owner

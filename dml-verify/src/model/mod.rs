@@ -1,7 +1,7 @@
 //! Model checking: every state that the production machine can reach in a small configuration.
 //!
 //! [`BufferModel`] is one buffer with a few kernels, a prefetcher and failures. [`ProtocolModel`] is several
-//! buffers acquired at once. Both explore `dml_core::state` itself through
+//! buffers acquired at once. Both explore `dml_core::internal::state` itself through
 //! [`Machine`](crate::machine::Machine), one micro-step of one plan at a time, and check every state against
 //! the specification. They also check that certain situations are reachable: a machine that refuses
 //! everything is safe, and fails here.

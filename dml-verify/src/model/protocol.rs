@@ -2,7 +2,7 @@
 
 use super::Explain;
 use crate::machine::{Asked, Machine, request};
-use dml_core::state::{Execution, Initial, Outcome, Routes, Status};
+use dml_core::internal::state::{Execution, Initial, Outcome, Routes, Status};
 use dml_core::{Access, ArenaId, Claim, Claims, OwnerId, Platform, Span, Ticket};
 use stateright::{Model, Property};
 

@@ -4,7 +4,7 @@ use super::test_arena::Scripts;
 use super::{CPU, MAIN_ARENA};
 use crate::history::Audited;
 use dml_arenas::Script;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{
     Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Binding, Concurrency, ConfigError, CrossArena,
     DeviceDesc, DeviceId, DeviceKind, DeviceSet, HostMapped, HostStaged, Link, LinkId, Platform,

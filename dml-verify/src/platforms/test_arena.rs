@@ -8,7 +8,7 @@ use super::rig::{Layers, Place};
 use crate::mortal::{Mortal, mortal};
 use dml_arenas::faulty::{Around, CallKind, Faulty, FaultyCross, Script, Wrapped};
 use dml_arenas::null::Null;
-use dml_core::sync::{Arc, Mutex};
+use dml_core::internal::sync::{Arc, Mutex};
 use dml_core::{Arena, ArenaDesc, ArenaId, CrossArena, LinkId, Platform};
 use std::fmt;
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -2,7 +2,7 @@
 
 use crate::{Place, test_arena};
 use dml_arenas::faulty::{CallKind, Fault};
-use dml_core::state::BufferState;
+use dml_core::internal::state::BufferState;
 use dml_core::{AcquireError, AllocError, ArenaName, BufferId, KernelId, Platform, TransferError};
 use std::ops::Range;
 

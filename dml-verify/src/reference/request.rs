@@ -5,7 +5,7 @@ use super::fault::Scope;
 use super::model::{Model, Written};
 use super::op::Way;
 use crate::{byte, get, put};
-use dml_core::state::CopyPhase;
+use dml_core::internal::state::CopyPhase;
 use dml_core::{
     Access, Acquire, AcquireError, AcquireFuture, ArenaId, BufferId, Grants, KernelId, Platform, RawBuffer,
     Ticket,

@@ -9,7 +9,7 @@ use super::op::{Beginning, End, Make, NONE, Op, Way};
 use super::request::{Held, Item, Request, Waiting, out_of_range};
 use crate::history::Audited;
 use crate::{CPU, MAIN_ARENA, Rig, Watched, byte, check, live_blocks, poll_once, watched};
-use dml_core::state::{BufferState, Lifecycle};
+use dml_core::internal::state::{BufferState, Lifecycle};
 use dml_core::{
     Access, Acquire, AcquireError, ArenaId, ArenaSet, BufferId, DeviceId, Fence, Grants, Pattern, Platform,
     RawBuffer, TransferError,

@@ -4,7 +4,7 @@ use super::executor::{below, is_running, now_ns, pass, wake_at};
 use crate::Layers;
 use dml_arenas::Null;
 use dml_arenas::faulty::{Around, CallKind, Piece, Wrapped};
-use dml_core::sync::{Arc, Mutex};
+use dml_core::internal::sync::{Arc, Mutex};
 use dml_core::{
     AllocError, Arena, ArenaDesc, ArenaId, Completion, CopyJob, CopyQuery, Cost, CrossArena, Fence, LinkId,
     MapReport, TransferError,

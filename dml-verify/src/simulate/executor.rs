@@ -5,7 +5,7 @@
 //! operation half way, on one thread.
 
 use crate::random::Random;
-use dml_core::sync::{Arc, Mutex};
+use dml_core::internal::sync::{Arc, Mutex};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;

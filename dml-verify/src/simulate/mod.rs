@@ -17,8 +17,11 @@ use crate::history::{Audited, violations};
 use crate::platforms::drawn::gpus;
 use crate::random::Random;
 use arena::{SimArena, Sky, Weather};
-use dml_core::sync::Arc;
-use dml_core::{ArenaId, Event, EventKind, Platform, Recording};
+use dml_core::internal::sync::Arc;
+use dml_core::{
+    ArenaId, Platform,
+    record::{Event, EventKind, Recording},
+};
 use std::fmt;
 use std::sync::atomic::Ordering;
 

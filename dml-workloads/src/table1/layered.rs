@@ -9,8 +9,8 @@ use dml_arenas::CudaArena;
 use dml_arenas::cuda;
 use dml_arenas::{Discover, DiscoverOptions, OpenClArena, opencl};
 use dml_core::{
-    BlockRef, Buffer, ConfigError, DeviceId, Fence, Grants, Operation, Platform, Region, TransferError,
-    ViewError,
+    BlockRef, Buffer, ConfigError, DeviceId, Fence, Grants, Platform, Region, TransferError, ViewError,
+    record::Operation,
 };
 #[cfg(feature = "cuda")]
 use dml_core::{Pattern, Scalar};

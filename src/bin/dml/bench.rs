@@ -28,7 +28,7 @@ use crate::replay;
 use crate::suite;
 use crate::timeline;
 use dml::core::record::{Event, OPERATIONS};
-use dml::core::{DeviceId, DeviceKind, Operation};
+use dml::core::{DeviceId, DeviceKind, record::Operation};
 use dml::energy::{Energy, EnergyError, EnergySources};
 use dml::prelude::*;
 use dml::scheduler::metrics::Overlap;

@@ -4,7 +4,7 @@
 
 use crate::failure::Failure;
 use crate::{json, table};
-use dml::core::state::{
+use dml::core::internal::state::{
     Begin, BufferState, CopyKind, CopyOp, Execution, Initial, Next, Path, Refusal, Report, Request, Routes,
     Step, SyncPlan,
 };
@@ -146,13 +146,13 @@ impl Question<'_> {
     fn again(&self, plan: SyncPlan, mut state: BufferState) -> Option<SyncPlan> {
         let routes = self.platform.routes();
         carry_out(routes, &mut state, plan)?;
-        let _ = state.release(routes, OwnerId(1), dml::core::state::Outcome::Done);
+        let _ = state.release(routes, OwnerId(1), dml::core::internal::state::Outcome::Done);
         match self.begin(routes, &mut state, (self.from, Access::WriteInvalidate), OwnerId(2)) {
             Begin::Granted(_) => {}
             Begin::Plan(plan) => carry_out(routes, &mut state, plan)?,
             _ => return None,
         }
-        let _ = state.release(routes, OwnerId(2), dml::core::state::Outcome::Done);
+        let _ = state.release(routes, OwnerId(2), dml::core::internal::state::Outcome::Done);
         self.ask(routes, &mut state, (self.to, Access::ReadOnly), OwnerId(3)).ok()
     }
 
@@ -180,7 +180,7 @@ impl Question<'_> {
             // The arenas share storage coherently. A buffer without other requests is never busy.
             Begin::Granted(_) | Begin::Busy { .. } => Ok(SyncPlan {
                 owner: grant,
-                purpose: dml::core::state::Purpose::Kernel,
+                purpose: dml::core::internal::state::Purpose::Kernel,
                 arena: wanted.0,
                 steps: Vec::new(),
                 cost: Cost::ZERO,

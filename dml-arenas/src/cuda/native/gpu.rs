@@ -24,7 +24,7 @@ use cudarc::driver::sys::{
     cuMemAllocFromPoolAsync, cuMemFree_v2, cuMemFreeAsync, cuMemFreeHost, cuMemHostAlloc, cuMemPoolDestroy,
     cuMemcpyDtoHAsync_v2, cuMemcpyHtoDAsync_v2, cuModuleUnload, cuStreamDestroy_v2, cuStreamSynchronize,
 };
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use std::ffi::{CString, c_void};
 use std::ops::{Deref, DerefMut};
 use std::ptr::{NonNull, null_mut};

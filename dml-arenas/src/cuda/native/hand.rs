@@ -18,7 +18,7 @@ use crate::cuda::session::Entered;
 use crate::native::BaselineError;
 pub use crate::native::Calls;
 use bytemuck::Pod;
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use std::marker::PhantomData;
 
 /// A device with its context and a stream. It does not work in a fork.

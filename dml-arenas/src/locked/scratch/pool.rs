@@ -10,7 +10,7 @@
 //! 3. A thread watches while any piece is idle, so idle pieces are freed in the end. Closing the pool frees
 //!    them at once.
 
-use dml_core::sync::{Arc, Condvar, Mutex, thread};
+use dml_core::internal::sync::{Arc, Condvar, Mutex, thread};
 use std::time::{Duration, Instant};
 
 /// Pieces of one kind.

@@ -25,7 +25,7 @@ use super::device::OffloadDevice;
 use super::error::OffloadError;
 use super::function::{Argument, Function};
 use super::transfer::{Place, Transfer};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use dml_core::{BlockRef, HostSource, HostTarget, Span};
 use std::fmt;
 use std::ops::Range;

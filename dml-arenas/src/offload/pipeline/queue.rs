@@ -13,7 +13,7 @@ use crate::offload::transfer::Transfer;
 use crate::offload::transport::{Channel, ChannelError};
 use crate::offload::unix::CONTROL_LIMIT;
 use crate::offload::{Signal, Signaller};
-use dml_core::sync::Arc;
+use dml_core::internal::sync::Arc;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::time::Instant;

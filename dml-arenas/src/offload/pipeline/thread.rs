@@ -15,7 +15,7 @@ use crate::offload::transfer::Transfer;
 use crate::offload::transport::Channel;
 use crate::offload::unix::CONTROL_LIMIT;
 use crate::offload::{Signal, Signaller};
-use dml_core::sync::{Arc, Condvar, Mutex, MutexGuard};
+use dml_core::internal::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};

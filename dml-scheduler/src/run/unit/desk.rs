@@ -6,7 +6,7 @@
 
 use super::{Journey, Start, Trouble, Unit, UnitRun};
 use crate::base::guard::Quiet;
-use dml_core::sync::{Condvar, Mutex};
+use dml_core::internal::sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 
 /// The state shared by the unit's thread and the collector thread.

@@ -35,8 +35,10 @@ use crate::policy::Computed;
 use crate::report::{PackageRecord, UnitFailure};
 use crate::run::commander::Commander;
 use crate::run::hooks::Hooks;
-use dml_core::spans::Span;
-use dml_core::{AcquireError, DeviceId, DeviceSet, Grants, InFlight, Operation, Platform, RawBuffer, span};
+use dml_core::internal::TraceSpan;
+use dml_core::{
+    AcquireError, DeviceId, DeviceSet, Grants, InFlight, Platform, RawBuffer, record::Operation, span,
+};
 use std::cell::Cell;
 use std::error::Error;
 use std::ops::Range;
@@ -52,7 +54,7 @@ pub(crate) struct Unit<'a> {
     pub(crate) commander: &'a Commander,
     pub(crate) hooks: &'a dyn Hooks,
     /// The span of the run.
-    pub(crate) span: &'a Span,
+    pub(crate) span: &'a TraceSpan,
     pub(crate) collect_on: Option<DeviceId>,
     pub(crate) begun: Instant,
     /// Maximum number of packages that the unit has launched and not yet waited for.
@@ -114,7 +116,7 @@ struct Journey {
     /// Position of the package among those that the unit has begun, from 1.
     number: u64,
     /// Ends when the package is complete.
-    span: Span,
+    span: TraceSpan,
 }
 
 /// A failed package, with its error and its progress.
@@ -164,7 +166,7 @@ impl Unit<'_> {
     }
 
     /// Begins the tracing span of a package.
-    fn package_span(&self, package: &Package) -> Span {
+    fn package_span(&self, package: &Package) -> TraceSpan {
         span!(
             DEBUG,
             "package",

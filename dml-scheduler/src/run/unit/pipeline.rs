@@ -20,8 +20,8 @@ use crate::base::package::Package;
 use crate::kernel::KernelError;
 use crate::plan::are_results_there;
 use crate::run::commander::Next;
-use dml_core::spans::Span;
-use dml_core::sync::Mutex;
+use dml_core::internal::TraceSpan;
+use dml_core::internal::sync::Mutex;
 use dml_core::{AcquireError, Grants};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -152,7 +152,7 @@ impl Pipeline<'_> {
             computed: handed,
             noticed_late: false,
             number: self.begins,
-            span: Span::none(),
+            span: TraceSpan::none(),
         };
         let launched = span.within(|| {
             let grants = self.acquire(&journey.package)?;

@@ -4,7 +4,7 @@ use clap::Parser;
 use dml::arenas::faulty::{CallKind, Fault};
 use dml::arenas::kit::join_staged;
 use dml::arenas::{Faulty, MainMem, Null, Script};
-use dml::core::state::Alloc;
+use dml::core::internal::state::Alloc;
 use dml::core::{AcquireError, ArenaDesc, ArenaKind, DeviceDesc, DeviceSet, Fence, LinkSpeed, RawBuffer};
 use dml::scheduler::{Kernel, KernelError};
 use dml_workloads::check::Mismatch;
