@@ -86,10 +86,12 @@ pub mod internal {
 }
 
 pub mod record {
-    //! Records of operations: counters that always run, and an event stream that runs on request.
+    //! What the layer does: counters that always run, an event stream that runs on request, and the plans of
+    //! acquires that were not made.
 
     pub use crate::base::counters::{Counters, OPERATIONS, Operation, Transfer};
     pub use crate::platform::copies::{RecordedCopy, copies};
+    pub use crate::platform::explain::{ExplainedPlan, Explanation, RejectedPath};
     pub use crate::platform::record::{Event, Recording};
     pub use crate::state::EventKind;
 }

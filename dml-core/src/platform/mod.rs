@@ -4,6 +4,7 @@ pub(crate) mod builder;
 pub(crate) mod copies;
 pub(crate) mod desc;
 pub(crate) mod error;
+pub(crate) mod explain;
 pub(crate) mod hints;
 pub(crate) mod outstanding;
 pub(crate) mod own_block;
@@ -148,8 +149,8 @@ impl Platform {
         self.0.topology.cross_arena(link)
     }
 
-    /// Returns the arenas and links as the pure machine sees them, for code that drives
-    /// [`state`](crate::state) itself.
+    /// Returns the arenas and links as the pure machine sees them, for code that drives the machine itself.
+    #[doc(hidden)]
     #[must_use]
     pub fn routes(&self) -> &dyn Routes {
         &self.0.topology
