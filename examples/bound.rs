@@ -58,7 +58,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mib: usize = arguments.next().map_or(Ok(64), |mib| mib.parse())?;
     let count: u32 = arguments.next().map_or(Ok(10), |turns| turns.parse())?;
     let options = DiscoverOptions::default().only([device.clone()]).offload(0);
-    for (way, options) in [("copied", options.clone()), ("bound", options.bind(device.clone()))] {
+    for (way, options) in
+        [("copied", options.clone()), ("bound", options.sharing(Sharing::bound(device.clone())))]
+    {
         let platform = Platform::builder().discover_with(&options)?.build()?;
         let Cost { first, later, bytes_moved } = turns(&platform, &device, mib << 18, count)?;
         println!(

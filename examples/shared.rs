@@ -103,7 +103,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mib: u64 = arguments.next().map_or(Ok(64), |mib| mib.parse())?;
     let count: u64 = arguments.next().map_or(Ok(10), |turns| turns.parse())?;
     let options = DiscoverOptions::default().only(WORKERS).offload(2);
-    let shared = options.clone().share(WORKERS).share(["cpu"]);
+    let shared = options.clone().sharing(Sharing::memory(["cpu"].into_iter().chain(WORKERS)));
     for (way, options) in [("copied", options), ("shared", shared)] {
         let platform = Platform::builder().discover_with(&options)?.build()?;
         let Cost { later, bytes_moved } = turns(&platform, mib << 18, count)?;

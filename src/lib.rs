@@ -139,8 +139,8 @@
 //! # use dml::prelude::*;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let n = 1000;
-//! let all = DiscoverOptions::default().bind("opencl:0");
-//! let some = DiscoverOptions::default().allow_binding("opencl:0");
+//! let all = DiscoverOptions::default().sharing(Sharing::bound("opencl:0"));
+//! let some = DiscoverOptions::default().sharing(Sharing::default().allow_binding("opencl:0"));
 //! let platform = Platform::builder().discover_with(&some)?.build()?;
 //! let (cpu, gpu) = (platform.device("cpu")?, platform.device("opencl:0")?);
 //! let field = platform.buffer::<f32>(n).used_by([cpu, gpu]).pattern(Pattern::ToAndFro).build()?;
@@ -154,9 +154,9 @@
 //!
 //! ```no_run
 //! # use dml::prelude::*;
-//! let pinned = DiscoverOptions::default().cuda_pinned(8 << 30).allow_binding("cuda:0");
-//! let fine_grained = DiscoverOptions::default().fine_grained("opencl:0");
-//! let shared = DiscoverOptions::default().offload(2).share(["cpu", "offload:0", "offload:1"]);
+//! let pinned = DiscoverOptions::default().sharing(Sharing::page_locked(8 << 30).allow_binding("cuda:0"));
+//! let fine_grained = DiscoverOptions::default().sharing(Sharing::fine_grained("opencl:0"));
+//! let shared = DiscoverOptions::default().offload(2).sharing(Sharing::memory(["cpu", "offload:0", "offload:1"]));
 //! ```
 //!
 //! Memory that other code allocated serves buffers without a copy. [`Platform::buffer_from`] takes vectors,
@@ -250,12 +250,13 @@ pub mod prelude {
     pub use dml_arenas::launch;
     #[cfg(all(feature = "offload", target_os = "linux"))]
     pub use dml_arenas::offload::{self, Registry};
-    pub use dml_arenas::{Discover, DiscoverOptions};
+    pub use dml_arenas::{Discover, DiscoverOptions, Sharing, Workers};
     pub use dml_core::{
         Access, Acquire, AcquireError, Buffer, DeviceId, Grants, KernelId, Pattern, Platform, Prefetch,
         RawBuffer, ReadView, Region, WriteView,
     };
     pub use dml_scheduler::{
-        Argument, Coexecutor, Footprint, Package, PolicySpec, Running, Variant, check_footprints,
+        Argument, Coexecutor, Footprint, Knowledge, Package, PolicySpec, Report, Running, Variant,
+        check_footprints,
     };
 }

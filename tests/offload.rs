@@ -19,15 +19,17 @@ fn platform(workers: u32) -> Platform {
     platform_with(workers, |options| options)
 }
 
+fn of(workers: u32) -> Workers {
+    Workers::new(workers).program(env!("CARGO_BIN_EXE_dml")).memory(256 << 20)
+}
+
 fn platform_with(workers: u32, change: impl FnOnce(DiscoverOptions) -> DiscoverOptions) -> Platform {
     let names = (0..workers).map(|number| format!("offload:{number}"));
     let options = (0..workers)
         .fold(DiscoverOptions::default(), |options, number| options.limit(format!("offload:{number}"), 1))
         .only(std::iter::once("cpu".to_owned()).chain(names))
         .limit("cpu", 1)
-        .offload(workers)
-        .offload_program(env!("CARGO_BIN_EXE_dml"))
-        .offload_memory(256 << 20);
+        .offload(of(workers));
     let builder = Platform::builder().discover_with(&change(options)).expect("the command is a worker too");
     builder.build().expect("what discovery adds fits together")
 }
@@ -122,7 +124,7 @@ fn every_workload_is_co_executed_by_every_policy_with_workers() {
 #[test]
 fn a_co_execution_in_shared_memory_moves_no_result() {
     let names = ["cpu", "offload:0", "offload:1"];
-    let platform = platform_with(2, |options| options.share(names).shared_memory(256 << 20));
+    let platform = platform_with(2, |options| options.sharing(Sharing::memory(names).bytes(256 << 20)));
     let platform = Audited::new(platform);
     for workload in Workload::ALL {
         for policy in ["static", "dynamic:13", "hguided"] {
@@ -396,7 +398,7 @@ fn a_hundred_kills_at_random_moments_leave_a_right_result_or_a_clear_error() {
 fn a_worker_that_hangs_during_a_co_execution_is_given_up_and_others_finish() {
     let limit = Duration::from_millis(400);
     for policy in ["dynamic:20", "hguided", "static"] {
-        let platform = platform_with(1, |options| options.offload_time_limit(Some(limit)));
+        let platform = platform_with(1, |options| options.offload(of(1).time_limit(Some(limit))));
         let platform = Audited::new(platform);
         let prepared = prepare(&platform, &["cpu", "offload:0"], Workload::Mandelbrot, &Input::Size(30_000));
         let process = process(&platform, "offload:0");

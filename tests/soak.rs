@@ -29,10 +29,8 @@ fn platform() -> (Platform, Vec<DeviceId>, DeviceId) {
     let options = DiscoverOptions::default().limit("cpu", 1);
     #[cfg(feature = "offload")]
     let options = options
-        .offload(1)
-        .limit("offload:0", 1)
-        .offload_program(env!("CARGO_BIN_EXE_dml"))
-        .offload_memory(64 << 20);
+        .offload(Workers::new(1).program(env!("CARGO_BIN_EXE_dml")).memory(64 << 20))
+        .limit("offload:0", 1);
     let mut builder = Platform::builder().discover_with(&options).expect("the command is a worker too");
     let device = builder.add_device(DeviceDesc::new("null:0", DeviceKind::Accelerator));
     let own = ArenaDesc::new("null:0", ArenaKind("test"), device).with_remotes(DeviceSet::of(DeviceId(0)));

@@ -8,7 +8,7 @@
 
 use cudarc::driver::sys::{self, CUcontext, CUresult, CUstream};
 use dml_arenas::cuda::{CudaKernel, KernelArg, Launch};
-use dml_arenas::{CudaArena, Discover, DiscoverOptions};
+use dml_arenas::{CudaArena, Discover, DiscoverOptions, Sharing};
 use dml_core::internal::sync::Arc;
 use dml_core::{Arena, Buffer, DeviceId, Platform, Scalar};
 use std::error::Error;
@@ -253,7 +253,7 @@ const SPIN: &str = r#"
 
 /// Buffers of page-locked memory, which DML makes.
 fn pinned(name: &str, raw: &Raw) -> Result<(), Box<dyn Error>> {
-    let options = DiscoverOptions::default().only([name]).cuda_pinned(4 * raw.bytes as u64);
+    let options = DiscoverOptions::default().only([name]).sharing(Sharing::page_locked(4 * raw.bytes as u64));
     let platform = Platform::builder().discover_with(&options)?.build()?;
     let gpu = platform.device(name)?;
     let bytes = raw.bytes;

@@ -2,8 +2,8 @@
 
 use crate::kit::Backend;
 use crate::main_mem;
-pub use crate::options::{DiscoverError, DiscoverOptions, Mechanisms};
-use crate::options::{InPlace, is_worker};
+use crate::options::is_worker;
+pub use crate::options::{DiscoverError, DiscoverOptions, Mechanisms, Sharing, Workers};
 use dml_core::internal::guard;
 use dml_core::internal::sync::Arc;
 use dml_core::{ArenaId, PlatformBuilder, Unavailable};
@@ -41,6 +41,7 @@ pub trait Discover: Sized {
     ///   [`DiscoverError::BadSharing`] for a limit, cores, a binding or sharing that a device cannot have.
     /// - [`DiscoverError::Unusable`] for a named device that does not work, and for memory to share that
     ///   cannot be created.
+    /// - [`DiscoverError::Several`] for several of these.
     fn discover_with(self, options: &DiscoverOptions) -> Result<Self, DiscoverError>;
 }
 
@@ -74,21 +75,16 @@ impl Discover for PlatformBuilder {
 
         let devices = backends.iter().flat_map(|backend| backend.devices.iter().cloned());
         let known: Vec<_> = std::iter::once(main_mem::discover::CPU.to_owned()).chain(devices).collect();
-        options.check_names(&known)?;
-        options.check_pins()?;
-        options.check_bindings()?;
-        options.check_sharing()?;
-        options.check_fine_grained()?;
-        options.check_pinned()?;
+        DiscoverError::of(options.errors(&known))?;
 
-        if !options.wants_in_place() {
+        if !options.sharing.is_open() {
             return add_all(self, &backends, options);
         }
         let mut fallback = self.clone();
         if known.iter().any(|name| is_worker(name) && options.wants(name)) {
             // Only discovery shows whether a worker can be opened.
             let before = self.devices().len();
-            match add_all(self, &backends, &options.with_in_place(InPlace::Workers)) {
+            match add_all(self, &backends, &options.with_sharing(options.sharing.with_workers())) {
                 Ok(added) if added.devices()[before..].iter().any(|device| is_worker(&device.name)) => {
                     return Ok(added);
                 }
@@ -99,7 +95,7 @@ impl Discover for PlatformBuilder {
                 }
             }
         }
-        add_all(fallback, &backends, &options.with_in_place(InPlace::FineGrained))
+        add_all(fallback, &backends, &options.with_sharing(options.sharing.with_fine_grained()))
     }
 }
 
@@ -112,9 +108,8 @@ fn add_all(
     let main = main_mem::discover::discover(&mut builder, options)?;
     #[cfg(all(feature = "offload", target_os = "linux"))]
     crate::shared::discover::discover(&mut builder, main, options)?;
-    for backend in backends {
-        backend.add(&mut builder, main, options)?;
-    }
+    let tried = backends.iter().map(|backend| backend.add(&mut builder, main, options));
+    DiscoverError::of(tried.filter_map(Result::err).collect())?;
     #[cfg(feature = "calibration")]
     for reason in options.calibration.price(&mut builder) {
         builder.add_unavailable(Unavailable { backend: "calibration", reason });

@@ -44,7 +44,7 @@ mod beside;
 pub mod calibrate;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-pub mod discover;
+mod discover;
 pub mod dlpack;
 pub mod faulty;
 pub mod files;
@@ -77,7 +77,7 @@ mod user_cache;
 
 #[cfg(feature = "cuda")]
 pub use cuda::CudaArena;
-pub use discover::{Discover, DiscoverError, DiscoverOptions, Mechanisms};
+pub use discover::{Discover, DiscoverError, DiscoverOptions, Mechanisms, Sharing, Workers};
 pub use faulty::{Faulty, FaultyCross, Script};
 #[cfg(any(feature = "cuda", feature = "opencl", all(feature = "offload", target_os = "linux")))]
 pub use main_mem::HostArena;

@@ -11,16 +11,16 @@ mod common;
 use broken::pool::Pool;
 use dml_arenas::{Faulty, MainMem, Null, Script};
 use dml_core::{ArenaDesc, ArenaKind, Concurrency, DeviceId, DeviceSet};
-use dml_verify::conformance::{self, External, Sharing, Subject};
+use dml_verify::conformance::{self, Subject, Support};
 use std::sync::Arc;
 
 fn main_mem(_test: &str) -> Option<Subject> {
-    Some(Subject::main(|cpu| Arc::new(MainMem::new(cpu))).with_external(External::Offered))
+    Some(Subject::main(|cpu| Arc::new(MainMem::new(cpu))).with_external(Support::Offered))
 }
 
 fn faulty(_test: &str) -> Option<Subject> {
     let subject = Subject::main(|cpu| Arc::new(Faulty::new(MainMem::new(cpu), Script::new())));
-    Some(subject.with_external(External::Offered))
+    Some(subject.with_external(Support::Offered))
 }
 
 fn null(concurrency: Concurrency) -> Option<Subject> {
@@ -30,7 +30,7 @@ fn null(concurrency: Concurrency) -> Option<Subject> {
             .with_concurrency(concurrency);
         Arc::new(Null::backed(desc).with_host(host))
     });
-    Some(subject.with_sharing(Sharing::Offered))
+    Some(subject.with_binding(Support::Offered))
 }
 
 fn null_exclusive(_test: &str) -> Option<Subject> {
@@ -60,7 +60,7 @@ fn null_main(_test: &str) -> Option<Subject> {
             .with_concurrency(Concurrency::BimapFull);
         Arc::new(Null::backed(desc).with_host(cpu)) as Arc<dyn dml_core::Arena>
     };
-    Some(Subject::main(make).with_external(External::Offered))
+    Some(Subject::main(make).with_external(Support::Offered))
 }
 
 /// A heap of limited size behind a thread that does the copies.
@@ -91,7 +91,7 @@ fn mortal(_test: &str) -> Option<Subject> {
         arena
     });
     let mortal = mortal.expect("the arena was made");
-    Some(subject.with_sharing(Sharing::Offered).with_loss(move || mortal.die()))
+    Some(subject.with_binding(Support::Offered).with_loss(move || mortal.die()))
 }
 
 conformance::checks!(of_main_mem, main_mem);
@@ -108,16 +108,16 @@ conformance::checks!(of_pool, pool);
 #[cfg(feature = "opencl")]
 mod opencl {
     use crate::common::{with_opencl, with_opencl_offer};
-    use dml_arenas::{DiscoverOptions, HostArena, OpenClArena};
+    use dml_arenas::{DiscoverOptions, HostArena, OpenClArena, Sharing};
     use dml_core::{ArenaId, DeviceId, Platform};
-    use dml_verify::conformance::{self, External, Sharing, Subject};
+    use dml_verify::conformance::{self, Subject, Support};
 
     fn subject((platform, device): (Platform, DeviceId)) -> Subject {
         let id = platform.home(device).expect("every OpenCL device has an arena");
         let arena = platform.arena(id).downcast_ref::<OpenClArena>().expect("an OpenCL device's own");
         let (capacity, max_alloc) = (arena.capacity_bytes(), arena.max_alloc_bytes());
         let subject = Subject::new(platform, id).with_capacity(capacity).with_max_alloc(max_alloc);
-        subject.with_sharing(Sharing::Offered)
+        subject.with_binding(Support::Offered)
     }
 
     fn whole(test: &str) -> Option<Subject> {
@@ -141,7 +141,10 @@ mod opencl {
     /// A platform on which main memory and a device use shared virtual memory, with the ids of main memory,
     /// the device's memory and that.
     fn fine_grained(test: &str) -> Option<(Platform, [ArenaId; 3])> {
-        let options = DiscoverOptions::default().only(["opencl:0"]).offload(0).fine_grained("opencl:0");
+        let options = DiscoverOptions::default()
+            .only(["opencl:0"])
+            .offload(0)
+            .sharing(Sharing::fine_grained("opencl:0"));
         let (platform, device) = with_opencl_offer(test, &options)?;
         let (main, own) = (platform.home(DeviceId(0))?, platform.home(device)?);
         let ids = (0..platform.arenas().len()).map(|id| ArenaId(id as u8));
@@ -156,7 +159,7 @@ mod opencl {
 
     fn main_memory_that_shares(test: &str) -> Option<Subject> {
         let (platform, [main, _, svm]) = fine_grained(test)?;
-        Some(Subject::new(platform, main).with_external(External::Offered).with_root(svm))
+        Some(Subject::new(platform, main).with_external(Support::Offered).with_root(svm))
     }
 
     fn device_that_shares(test: &str) -> Option<Subject> {
@@ -174,9 +177,9 @@ mod opencl {
 #[cfg(feature = "cuda")]
 mod cuda {
     use crate::common::with_cuda;
-    use dml_arenas::{CudaArena, Discover, DiscoverOptions};
+    use dml_arenas::{CudaArena, Discover, DiscoverOptions, Sharing};
     use dml_core::{Arena, ArenaId, Platform};
-    use dml_verify::conformance::{self, External, Subject};
+    use dml_verify::conformance::{self, Subject, Support};
 
     /// What the checks may take of a GPU: all of it would take them minutes.
     fn gpu(test: &str) -> Option<Subject> {
@@ -198,7 +201,7 @@ mod cuda {
 
     /// A platform whose main memory is bound to page-locked memory, with the ids of both.
     fn with_pinned(test: &str) -> Option<(Platform, [ArenaId; 2])> {
-        let options = DiscoverOptions::default().only(["cuda:0"]).cuda_pinned(PINNED_BYTES);
+        let options = DiscoverOptions::default().only(["cuda:0"]).sharing(Sharing::page_locked(PINNED_BYTES));
         with_cuda(test)?;
         let builder = Platform::builder().discover_with(&options).expect("there is a GPU");
         let platform = builder.build().expect("what discovery adds fits together");
@@ -214,14 +217,16 @@ mod cuda {
 
     fn main_memory_that_is_pinned(test: &str) -> Option<Subject> {
         let (platform, [main, pinned]) = with_pinned(test)?;
-        Some(Subject::new(platform, main).with_external(External::Offered).with_root(pinned))
+        Some(Subject::new(platform, main).with_external(Support::Offered).with_root(pinned))
     }
 
     /// It uses page-locked memory in place.
     fn gpu_in_place(test: &str) -> Option<Subject> {
         let (platform, _) = with_cuda(test)?;
         drop(platform);
-        let options = DiscoverOptions::default().only(["cuda:0"]).cuda_pinned(PINNED_BYTES).bind("cuda:0");
+        let options = DiscoverOptions::default()
+            .only(["cuda:0"])
+            .sharing(Sharing::page_locked(PINNED_BYTES).bind("cuda:0"));
         let builder = Platform::builder().discover_with(&options).expect("there is a GPU");
         let platform = builder.build().expect("what discovery adds fits together");
         let gpu = platform.home(platform.device("cuda:0").ok()?)?;
@@ -237,17 +242,16 @@ mod cuda {
 
 #[cfg(all(feature = "offload", target_os = "linux"))]
 mod offload {
-    use dml_arenas::{Discover, DiscoverOptions, OffloadArena};
+    use dml_arenas::{Discover, DiscoverOptions, OffloadArena, Sharing, Workers};
     use dml_core::{ArenaId, Platform};
-    use dml_verify::conformance::{self, External, Subject};
+    use dml_verify::conformance::{self, Subject, Support};
 
     const CAPACITY_BYTES: u64 = 48 << 20;
 
     fn worker(_test: &str) -> Option<Subject> {
-        let options = DiscoverOptions::default()
-            .only(["offload:0"])
-            .offload_program(env!("CARGO_BIN_EXE_dml-offload-worker"))
-            .offload_memory(CAPACITY_BYTES);
+        let options = DiscoverOptions::default().only(["offload:0"]).offload(
+            Workers::default().program(env!("CARGO_BIN_EXE_dml-offload-worker")).memory(CAPACITY_BYTES),
+        );
         let builder = Platform::builder().discover_with(&options).expect("the worker was built");
         let platform = builder.build().expect("what discovery adds fits together");
         let device = platform.device("offload:0").expect("it was asked for");
@@ -265,10 +269,10 @@ mod offload {
     fn sharing() -> (Platform, [ArenaId; 3]) {
         let options = DiscoverOptions::default()
             .only(["offload:0"])
-            .offload_program(env!("CARGO_BIN_EXE_dml-offload-worker"))
-            .offload_memory(CAPACITY_BYTES)
-            .share(["cpu", "offload:0"])
-            .shared_memory(CAPACITY_BYTES);
+            .offload(
+                Workers::default().program(env!("CARGO_BIN_EXE_dml-offload-worker")).memory(CAPACITY_BYTES),
+            )
+            .sharing(Sharing::memory(["cpu", "offload:0"]).bytes(CAPACITY_BYTES));
         let builder = Platform::builder().discover_with(&options).expect("the worker was built");
         let platform = builder.build().expect("what discovery adds fits together");
         let home = |name| platform.home(platform.device(name).expect("it was asked for"));
@@ -284,7 +288,7 @@ mod offload {
 
     fn main_memory_that_shares(_test: &str) -> Option<Subject> {
         let (platform, [main, shared, _]) = sharing();
-        Some(Subject::new(platform, main).with_external(External::Offered).with_root(shared))
+        Some(Subject::new(platform, main).with_external(Support::Offered).with_root(shared))
     }
 
     fn worker_that_shares(_test: &str) -> Option<Subject> {

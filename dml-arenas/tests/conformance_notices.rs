@@ -9,7 +9,7 @@ use broken::pool::{Defect as PoolDefect, Pool};
 use broken::wrapper::{Broken, Defect};
 use dml_arenas::{MainMem, Null};
 use dml_core::{Allocation, Arena, ArenaDesc, ArenaKind, DeviceDesc, DeviceKind, DeviceSet, Link, Platform};
-use dml_verify::conformance::{CHECKS, External, Sharing, Subject};
+use dml_verify::conformance::{CHECKS, Subject, Support};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ fn mapped(defect: Defect) -> Subject {
         let desc = ArenaDesc::new("mapped", ArenaKind("null"), native).with_remotes(DeviceSet::of(host));
         Arc::new(Broken::new(Arc::new(Null::backed(desc).with_host(host)), defect))
     })
-    .with_sharing(Sharing::Offered)
+    .with_binding(Support::Offered)
 }
 
 /// An arena that only its device reaches, with a defect.
@@ -35,12 +35,12 @@ fn apart(defect: Defect) -> Subject {
 /// Main memory, with a defect.
 fn main(defect: Defect) -> Subject {
     let make = |cpu| Arc::new(Broken::new(Arc::new(MainMem::new(cpu)), defect)) as Arc<dyn Arena>;
-    Subject::main(make).with_external(External::Offered)
+    Subject::main(make).with_external(Support::Offered)
 }
 
 /// An arena that the host can map and that shares nothing, with a defect.
 fn declining(defect: Defect) -> Subject {
-    mapped(defect).with_sharing(Sharing::Declined)
+    mapped(defect).with_binding(Support::Declined)
 }
 
 /// An arena to which main memory's bytes come by a link with a defect.

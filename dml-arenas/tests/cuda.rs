@@ -8,7 +8,7 @@ use common::{copy_in, copy_out, host, pattern, put, take, whole, with_cuda};
 use cudarc::driver::sys::{CUdevice_attribute, CUresult, cuDevicePrimaryCtxGetState, cuDriverGetVersion};
 use dml_arenas::cuda::{BuildError, CudaKernel, KernelArg, Launch};
 use dml_arenas::launch::CudaLauncher;
-use dml_arenas::{CudaArena, Discover, DiscoverOptions, HostArena};
+use dml_arenas::{CudaArena, Discover, DiscoverOptions, HostArena, Sharing};
 use dml_core::internal::sync::Arc;
 use dml_core::{
     Access, AllocError, Arena, DeviceId, Fence, HostMemory, ItemShape, LaunchArg, LaunchError, Launcher,
@@ -686,7 +686,7 @@ fn page_locked_memory_has_a_limit_and_is_kept_for_later_buffers() {
         return;
     }
     const WORDS: u64 = 1 << 20;
-    let options = DiscoverOptions::default().only(["cuda:0"]).cuda_pinned(2 * 4 * WORDS);
+    let options = DiscoverOptions::default().only(["cuda:0"]).sharing(Sharing::page_locked(2 * 4 * WORDS));
     let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
     let gpu = platform.device("cuda:0").unwrap();
     let pinned = platform.arena(platform.arena_named("cuda_pinned").unwrap());
@@ -732,7 +732,7 @@ fn page_locked_memory_has_a_limit_and_is_kept_for_later_buffers() {
 #[test]
 fn links_of_page_locked_memory_are_measured() {
     let Some(_) = with_gpu("links_of_page_locked_memory_are_measured") else { return };
-    let options = DiscoverOptions::default().only(["cuda:0"]).cuda_pinned(64 << 20);
+    let options = DiscoverOptions::default().only(["cuda:0"]).sharing(Sharing::page_locked(64 << 20));
     let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
     let names = |end| &*platform.arena(end).desc().name;
     let measured = dml_arenas::calibrate::measure(&platform);

@@ -20,7 +20,7 @@ use dml_arenas::dlpack::abi::{
     CUDA, CUDA_HOST, DLDevice, DLManagedTensorVersioned, DLTensor, FLAG_READ_ONLY, VERSION,
 };
 use dml_arenas::dlpack::{self, Element, ExportError, ImportError, Tensor, Unexported};
-use dml_arenas::{CudaArena, Discover, DiscoverOptions, HostArena};
+use dml_arenas::{CudaArena, Discover, DiscoverOptions, HostArena, Sharing};
 use dml_core::internal::sync::Arc;
 use dml_core::{
     AcquireError, AllocError, Arena, ArenaId, Buffer, DeviceId, NativeHandle, Platform, Scalar,
@@ -719,7 +719,7 @@ fn page_locked_memory_is_refused_beyond_its_limit_and_not_at_it() {
         return;
     }
     const LIMIT: u64 = 4 << 20;
-    let options = DiscoverOptions::default().only(["cuda:0"]).cuda_pinned(LIMIT);
+    let options = DiscoverOptions::default().only(["cuda:0"]).sharing(Sharing::page_locked(LIMIT));
     let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
     let pinned = platform.arena(platform.arena_named("cuda_pinned").unwrap());
     for bytes in [0, 1, LIMIT / 2, LIMIT, LIMIT - 1] {
@@ -743,7 +743,7 @@ fn page_locked_memory_is_refused_beyond_its_limit_and_not_at_it() {
 fn page_locked_memory_goes_out_and_in_as_tensors() {
     let Some(rig) = Rig::find("page_locked_memory_goes_out_and_in_as_tensors") else { return };
     drop(rig);
-    let options = DiscoverOptions::default().only(["cuda:0"]).cuda_pinned(4 * LEN);
+    let options = DiscoverOptions::default().only(["cuda:0"]).sharing(Sharing::page_locked(4 * LEN));
     let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
     let pinned = platform.arena(platform.arena_named("cuda_pinned").unwrap()).clone();
     let pinned: &HostArena = (*pinned).downcast_ref().unwrap();

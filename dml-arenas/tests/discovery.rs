@@ -7,7 +7,7 @@ mod common;
 
 use common::{with_opencl, with_opencl_options};
 use dml_arenas::kit::{Backend, join_staged};
-use dml_arenas::{Discover, DiscoverError, DiscoverOptions, Mechanisms, Null};
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions, Mechanisms, Null, Sharing};
 use dml_core::{
     ArenaDesc, ArenaId, ArenaKind, DeviceDesc, DeviceKind, LinkId, LinkSpeed, Platform, PlatformBuilder,
 };
@@ -46,6 +46,28 @@ fn limits_and_names_that_cannot_be_are_refused() {
     assert!(
         refusal(options().limit("warp:7", 1)).to_string().contains("unknown device warp:7: there are cpu")
     );
+}
+
+#[test]
+fn all_problems_are_told_at_once() {
+    let refusal = |options: DiscoverOptions| Platform::builder().discover_with(&options).unwrap_err();
+    let options = DiscoverOptions::default().limit("warp:7", 1).sharing(Sharing::bound("cpu"));
+    let several = refusal(options);
+    let DiscoverError::Several(problems) = &several else { panic!("{several:?}") };
+    let [DiscoverError::UnknownDevice { .. }, DiscoverError::BadBinding { .. }] = &problems[..] else {
+        panic!("{problems:?}")
+    };
+    let text = several.to_string();
+    assert!(text.starts_with("2 problems:\n- unknown device warp:7: there are cpu"), "{text}");
+    assert!(
+        text.ends_with("\n- cpu cannot be bound to main memory: only opencl and cuda devices can be"),
+        "{text}"
+    );
+    // Problems that only the backends find.
+    let broken = DiscoverOptions::default().offload(0).limit("stranger:0", 1);
+    let broken = broken.backend(Stranger::FailsHalfWay).backend(Stranger::PanicsHalfWay);
+    let several = refusal(broken);
+    assert!(matches!(&several, DiscoverError::Several(problems) if problems.len() == 2), "{several}");
 }
 
 #[test]

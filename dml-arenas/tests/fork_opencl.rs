@@ -12,7 +12,7 @@ use dml_arenas::native::HandWritten;
 use dml_arenas::opencl::native::hand::Device;
 use dml_arenas::opencl::native::{Baseline, BaselineArg, BaselineError, BaselineSpec};
 use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel};
-use dml_arenas::{Discover, DiscoverOptions, OpenClArena};
+use dml_arenas::{Discover, DiscoverOptions, OpenClArena, Sharing};
 use dml_core::{AcquireError, Buffer, DeviceId, InFlight, Platform};
 use forks::{Child, Fork, Gate, Leave, child, fork, leave};
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ impl Scene {
     /// A device that uses the host's memory in place.
     fn bound(test: &str) -> Option<Self> {
         with_opencl(test)?;
-        Self::with(test, &DiscoverOptions::default().bind("opencl:0"))
+        Self::with(test, &DiscoverOptions::default().sharing(Sharing::bound("opencl:0")))
     }
 
     fn with(test: &str, options: &DiscoverOptions) -> Option<Self> {

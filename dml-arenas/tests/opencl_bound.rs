@@ -8,7 +8,7 @@ mod common;
 
 use common::{with_opencl, with_opencl_options};
 use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel};
-use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena};
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena, Sharing};
 use dml_core::internal::sync::Arc;
 use dml_core::{AcquireError, Arena, Buffer, DeviceId, FreeRefusal, Pattern, Platform, record::Operation};
 use std::time::Duration;
@@ -30,7 +30,7 @@ struct Bound {
 
 impl Bound {
     fn new(test: &str) -> Option<Self> {
-        Self::with(test, |options| options.bind("opencl:0"))
+        Self::with(test, |options| options.sharing(Sharing::bound("opencl:0")))
     }
 
     fn with(test: &str, bind: impl FnOnce(DiscoverOptions) -> DiscoverOptions) -> Option<Self> {
@@ -169,7 +169,11 @@ fn threads_hand_it_over_and_nothing_is_lost() {
 #[test]
 fn a_binding_on_request_is_for_the_buffers_that_ask() {
     const TEST: &str = "a_binding_on_request_is_for_the_buffers_that_ask";
-    let Some(bound) = Bound::with(TEST, |options| options.allow_binding("opencl:0")) else { return };
+    let Some(bound) =
+        Bound::with(TEST, |options| options.sharing(Sharing::default().allow_binding("opencl:0")))
+    else {
+        return;
+    };
     let both = [HOST, bound.device];
     let make = || bound.platform.buffer::<u32>(1000);
     for (shares, buffer) in [
@@ -206,8 +210,8 @@ fn only_opencl_devices_that_there_are_can_be_bound() {
     let discover = |device: &str| {
         let options = DiscoverOptions::default().offload(0);
         let discover = |options| Platform::builder().discover_with(&options).map(drop);
-        let allowed = discover(options.clone().allow_binding(device));
-        let bound = discover(options.bind(device));
+        let allowed = discover(options.clone().sharing(Sharing::default().allow_binding(device)));
+        let bound = discover(options.sharing(Sharing::bound(device)));
         assert_eq!(allowed, bound, "{device}");
         bound
     };

@@ -9,7 +9,7 @@ mod common;
 
 use common::{with_opencl, with_opencl_options};
 use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel};
-use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena};
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena, Sharing};
 use dml_core::{Buffer, DeviceId, Grants, InFlight, Platform, record::Operation};
 
 /// Adds `add` and the item's index to the words from `start` to `end`.
@@ -22,7 +22,7 @@ const ADD: &str = "
 const HOST: DeviceId = DeviceId(0);
 
 fn options() -> DiscoverOptions {
-    DiscoverOptions::default().offload(0).only(["opencl:0"]).fine_grained("opencl:0")
+    DiscoverOptions::default().offload(0).only(["opencl:0"]).sharing(Sharing::fine_grained("opencl:0"))
 }
 
 struct Fine {
@@ -142,17 +142,14 @@ fn what_cannot_be_fine_grained_is_an_error_that_names_it() {
         Err(DiscoverError::BadSharing { device, reason }) => (device, reason),
         other => panic!("{other:?}"),
     };
-    let (device, reason) = refused(DiscoverOptions::default().fine_grained("cpu"));
+    let (device, reason) = refused(DiscoverOptions::default().sharing(Sharing::fine_grained("cpu")));
     assert!(device == "cpu" && reason.contains("opencl"), "{device}: {reason}");
-    for options in
-        [options().bind("opencl:0"), options().allow_binding("opencl:0"), options().share(["opencl:0"])]
-    {
-        let (device, reason) = refused(options);
-        assert!(device == "opencl:0" && reason.contains("as well"), "{device}: {reason}");
+    let fine_grained = || Sharing::fine_grained("opencl:0");
+    for sharing in [fine_grained().bind("opencl:0"), fine_grained().allow_binding("opencl:0")] {
+        let (device, reason) = refused(options().sharing(sharing));
+        assert!(device == "opencl:0" && reason.contains("main memory"), "{device}: {reason}");
     }
-    let (device, reason) = refused(options().share(["cpu"]));
-    assert!(device == "opencl:0" && reason.contains("main memory"), "{device}: {reason}");
-    let unknown =
-        Platform::builder().discover_with(&DiscoverOptions::default().offload(0).fine_grained("opencl:99"));
+    let unknown = Platform::builder()
+        .discover_with(&DiscoverOptions::default().offload(0).sharing(Sharing::fine_grained("opencl:99")));
     assert!(matches!(unknown, Err(DiscoverError::UnknownDevice { name, .. }) if name == "opencl:99"));
 }

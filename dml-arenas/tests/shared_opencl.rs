@@ -12,7 +12,7 @@ mod rig;
 use common::with_opencl_options;
 use dml_arenas::offload::{Argument, Function, OffloadArena, Scalar};
 use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel};
-use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena};
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena, Sharing, Workers};
 use dml_core::internal::state::Alloc;
 use dml_core::{ArenaId, Buffer, Concurrency, DeviceId, Grants, Platform, Span, record::Operation};
 use dml_verify::Audited;
@@ -45,13 +45,13 @@ struct Scene {
 }
 
 fn options() -> DiscoverOptions {
-    DiscoverOptions::default().offload(1).offload_program(WORKER).offload_memory(16 << 20)
+    DiscoverOptions::default().offload(Workers::new(1).program(WORKER).memory(16 << 20))
 }
 
 impl Scene {
     fn new(test: &str) -> Option<Self> {
         with_opencl_options(test, &options())?;
-        let options = options().share(["cpu", "offload:0", "opencl:0"]).shared_memory(64 << 20);
+        let options = options().sharing(Sharing::memory(["cpu", "offload:0", "opencl:0"]).bytes(64 << 20));
         let (platform, opencl) = with_opencl_options(test, &options)?;
         let worker = platform.device("offload:0").expect("it was asked for");
         let library = library();
@@ -230,11 +230,11 @@ fn nobody_is_bound_to_two_memories() {
     }
     let refusal =
         |options: DiscoverOptions| Platform::builder().discover_with(&options).map(drop).unwrap_err();
-    let twice = refusal(options().share(["opencl:0"]).bind("opencl:0"));
+    let twice = refusal(options().sharing(Sharing::memory(["opencl:0"]).bind("opencl:0")));
     let reason = "it is to be bound to main memory as well".to_owned();
     assert_eq!(twice, DiscoverError::BadSharing { device: "opencl:0".to_owned(), reason });
-    let chained = refusal(options().share(["cpu", "offload:0"]).bind("opencl:0"));
+    let chained = refusal(options().sharing(Sharing::memory(["cpu", "offload:0"]).bind("opencl:0")));
     assert!(chained.to_string().contains("opencl:0 cannot share memory"), "{chained}");
-    let apart = options().share(["offload:0"]).shared_memory(1 << 20).bind("opencl:0");
+    let apart = options().sharing(Sharing::memory(["offload:0"]).bytes(1 << 20).bind("opencl:0"));
     assert!(Platform::builder().discover_with(&apart).is_ok());
 }

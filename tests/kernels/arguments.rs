@@ -60,10 +60,11 @@ const ADD: &str = "kernel void add(global const float *a, global float *out, glo
 #[test]
 fn an_argument_without_bytes_is_a_null_pointer_for_opencl() {
     let copied = DiscoverOptions::default().only(["opencl:0"]);
-    let bound = DiscoverOptions::default().only(["opencl:0"]).bind("opencl:0");
-    let svm = DiscoverOptions::default().only(["opencl:0"]).fine_grained("opencl:0");
-    let shared =
-        DiscoverOptions::default().only(["opencl:0"]).share(["cpu", "opencl:0"]).shared_memory(1 << 20);
+    let bound = DiscoverOptions::default().only(["opencl:0"]).sharing(Sharing::bound("opencl:0"));
+    let svm = DiscoverOptions::default().only(["opencl:0"]).sharing(Sharing::fine_grained("opencl:0"));
+    let shared = DiscoverOptions::default()
+        .only(["opencl:0"])
+        .sharing(Sharing::memory(["cpu", "opencl:0"]).bytes(1 << 20));
     let has_svm = Platform::builder().discover_with(&svm).is_ok();
     for options in [copied, bound, shared].into_iter().chain(has_svm.then_some(svm)) {
         let Some(found) = platform_of(&options, "opencl:0") else { return };
@@ -84,7 +85,8 @@ fn an_argument_without_bytes_is_a_null_pointer_for_opencl() {
 #[cfg(feature = "cuda")]
 #[test]
 fn an_argument_without_bytes_is_a_null_pointer_for_cuda() {
-    let in_place = DiscoverOptions::default().only(["cuda:0"]).cuda_pinned(1 << 28).bind("cuda:0");
+    let in_place =
+        DiscoverOptions::default().only(["cuda:0"]).sharing(Sharing::page_locked(1 << 28).bind("cuda:0"));
     for options in [DiscoverOptions::default().only(["cuda:0"]), in_place] {
         let Some(found) = platform_of(&options, "cuda:0") else { return };
         // SAFETY: it reads and writes elements that there are.
@@ -99,9 +101,9 @@ fn an_argument_without_bytes_is_a_null_pointer_for_cuda() {
 fn a_worker_is_given_an_empty_view_for_an_argument_without_bytes() {
     let worker = || {
         let options = DiscoverOptions::default().only(["offload:0"]).offload(1);
-        options.offload_program(env!("CARGO_BIN_EXE_dml")).offload_memory(64 << 20)
+        options.offload(Workers::default().program(env!("CARGO_BIN_EXE_dml")).memory(64 << 20))
     };
-    for options in [worker(), worker().share(["cpu", "offload:0"]).shared_memory(1 << 20)] {
+    for options in [worker(), worker().sharing(Sharing::memory(["cpu", "offload:0"]).bytes(1 << 20))] {
         let (platform, device) = platform_of(&options, "offload:0").expect("every machine has a worker");
         let empty = || platform.buffer::<f32>(0).build().unwrap();
         let (a, b, sum) = (empty(), empty(), empty());

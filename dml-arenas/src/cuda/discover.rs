@@ -73,7 +73,8 @@ impl Backend for Candidates {
             }
             match Session::open(found) {
                 Ok(session) => {
-                    let in_place = match (options.is_bound(&name), options.is_bindable(&name)) {
+                    let in_place = match (options.sharing.is_bound(&name), options.sharing.is_bindable(&name))
+                    {
                         (true, _) => InPlace::Preferred,
                         (false, true) => InPlace::OnRequest,
                         (false, false) => InPlace::Never,
@@ -93,7 +94,7 @@ impl Backend for Candidates {
                 Err(reason) => builder.add_unavailable(note(format!("{name}, {}: {reason}", found.name))),
             }
         }
-        if let Some(limit_bytes) = options.cuda_pinned_bytes {
+        if let Some(limit_bytes) = options.sharing.page_locked_bytes() {
             pinned::add(builder, main, &opened, limit_bytes);
         }
         Ok(())

@@ -7,6 +7,8 @@ use super::process::WORKER;
 use super::worker::is_hooked;
 use crate::kit::Backend;
 use crate::main_mem::discover::{default_memory, description, threads};
+#[cfg(test)]
+use crate::options::Workers;
 use crate::options::{DiscoverError, DiscoverOptions};
 use crate::shared::discover::Shared;
 use dml_core::internal::sync::Arc;
@@ -29,7 +31,7 @@ pub(crate) struct Candidates {
 impl Candidates {
     /// Finds the program that the workers run.
     pub(crate) fn find(options: &DiscoverOptions) -> Self {
-        let wishes = &options.offload;
+        let wishes = &options.workers;
         let program = wishes.program.clone().map_or_else(find_program, Ok);
         // Building a platform with too many arenas fails, so no more workers than this are started.
         Self { workers: wishes.workers.min(MAX_ARENAS as u32), program }
@@ -38,7 +40,7 @@ impl Candidates {
     /// Returns the size of a worker's memory, in bytes: that of the options, or an equal share of the
     /// default.
     fn memory_bytes(&self, options: &DiscoverOptions) -> u64 {
-        options.offload.memory_bytes.unwrap_or_else(|| default_memory() / u64::from(self.workers.max(1)))
+        options.workers.memory_bytes.unwrap_or_else(|| default_memory() / u64::from(self.workers.max(1)))
     }
 }
 
@@ -69,10 +71,10 @@ impl Backend for Candidates {
         for name in self.devices().into_iter().filter(|name| options.wants(name)) {
             let pins = pins(&name, options)?;
             let threads = limit(&name, &pins, options)?;
-            let time_limit = options.offload.time_limit.unwrap_or(Some(TIME_LIMIT));
+            let time_limit = options.workers.time_limit.unwrap_or(Some(TIME_LIMIT));
             // The reason that stops one worker from starting stops the others too.
             let program = missing.clone().map_or_else(|| self.program.clone(), Err);
-            let shared = shared_memory.as_ref().filter(|_| options.shares(&name));
+            let shared = shared_memory.as_ref().filter(|_| options.sharing.shares(&name));
             let started = program.and_then(|program| {
                 let options = WorkerOptions { program, threads, pins, memory_bytes, time_limit };
                 let started = match shared {
@@ -119,7 +121,7 @@ fn limit(name: &str, pins: &[u32], options: &DiscoverOptions) -> Result<u32, Dis
 
 /// Returns the cores that a worker is pinned to, without duplicates.
 fn pins(name: &str, options: &DiscoverOptions) -> Result<Vec<u32>, DiscoverError> {
-    let Some(cores) = options.offload.pins.get(name) else { return Ok(Vec::new()) };
+    let Some(cores) = options.workers.pins.get(name) else { return Ok(Vec::new()) };
     let bad =
         |reason: String| DiscoverError::BadPin { device: name.to_owned(), cores: cores.clone(), reason };
     if cores.is_empty() {
@@ -206,34 +208,37 @@ mod tests {
 
     #[test]
     fn workers_share_what_memory_there_is() {
-        let of = |workers, options: DiscoverOptions| {
-            let options = options.offload(workers).offload_program("/nowhere");
+        let of = |workers: Workers| {
+            let options = DiscoverOptions::default().offload(workers.program("/nowhere"));
             Candidates::find(&options).memory_bytes(&options)
         };
-        let all = of(1, DiscoverOptions::default());
+        let all = of(Workers::new(1));
         assert_eq!(all, default_memory());
-        assert_eq!([0, 2, 8].map(|workers| of(workers, DiscoverOptions::default())), [all, all / 2, all / 8]);
-        assert_eq!(of(8, DiscoverOptions::default().offload_memory(4096)), 4096, "each, as was said");
+        assert_eq!([0, 2, 8].map(|workers| of(Workers::new(workers))), [all, all / 2, all / 8]);
+        assert_eq!(of(Workers::new(8).memory(4096)), 4096, "each, as was said");
     }
 
     #[test]
     fn no_core_is_beyond_what_the_system_can_tell_of() {
         for core in [rustix::thread::CpuSet::MAX_CPU as u32, u32::MAX] {
-            let told = pins("offload:0", &DiscoverOptions::default().pin("offload:0", [core]));
+            let told = pins(
+                "offload:0",
+                &DiscoverOptions::default().offload(Workers::new(1).pin("offload:0", [core])),
+            );
             assert!(matches!(told, Err(DiscoverError::BadPin { .. })), "{told:?}");
         }
     }
 
     #[test]
     fn workers_are_called_by_their_backend_and_number() {
-        let options = DiscoverOptions::default().offload(3).offload_program("/nowhere");
+        let options = DiscoverOptions::default().offload(Workers::new(3).program("/nowhere"));
         let candidates = Candidates::find(&options);
         assert_eq!(
             (candidates.name(), candidates.devices()),
             ("offload", vec![name_of(0), name_of(1), name_of(2)])
         );
         assert_eq!(name_of(7), "offload:7");
-        let many = DiscoverOptions::default().offload(u32::MAX).offload_program("/nowhere");
+        let many = DiscoverOptions::default().offload(Workers::new(u32::MAX).program("/nowhere"));
         assert_eq!(Candidates::find(&many).devices().len(), MAX_ARENAS);
     }
 }

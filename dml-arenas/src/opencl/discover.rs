@@ -63,7 +63,7 @@ impl Backend for Candidates {
         let budget = PageLockBudget::new(options.page_lock_limit());
         let scratch = ScratchPool::new(options.locked_scratch_limit(), &budget);
         let mut discrete: Vec<(ArenaId, &Found, Arc<Session>)> = Vec::new();
-        let mut any_fine_grained = options.any_fine_grained();
+        let mut any_fine_grained = options.sharing.any_fine_grained();
         self.notes.iter().for_each(|note| builder.add_unavailable(note.clone()));
         for (index, found) in self.found.iter().enumerate() {
             let name = name_of(index);
@@ -77,7 +77,7 @@ impl Backend for Candidates {
                 continue;
             }
             match open(found, &name, options)? {
-                Ok(_) if options.is_fine_grained(&name) && !found.is_fine_grained => {
+                Ok(_) if options.sharing.is_fine_grained(&name) && !found.is_fine_grained => {
                     let reason = "its driver offers no fine-grained shared virtual memory".to_owned();
                     return Err(DiscoverError::BadSharing { device: name, reason });
                 }
@@ -87,7 +87,7 @@ impl Backend for Candidates {
                     // Shared virtual memory of a discrete device would be across a link from the host.
                     let is_chosen =
                         found.is_fine_grained && !found.is_discrete && std::mem::take(&mut any_fine_grained);
-                    let side = (found, &session, is_chosen || options.is_fine_grained(&name));
+                    let side = (found, &session, is_chosen || options.sharing.is_fine_grained(&name));
                     let arena = add_device(builder, main, side, &name, (options, locking));
                     if found.is_discrete {
                         discrete.push((arena, found, session));
@@ -194,8 +194,8 @@ fn add_device(
     cross::join(builder, main, &side, mechanisms);
     let sharing = match shared(builder, name, options) {
         Some(shared) => Sharing::Preferred(shared),
-        None if options.is_bound(name) => Sharing::Preferred(main),
-        None if options.is_bindable(name) => Sharing::OnRequest(main),
+        None if options.sharing.is_bound(name) => Sharing::Preferred(main),
+        None if options.sharing.is_bindable(name) => Sharing::OnRequest(main),
         None => Sharing::Never,
     };
     cross::share(builder, &side, sharing);
@@ -209,7 +209,9 @@ fn add_device(
 /// Returns the shared memory that the device prefers to be bound to, if any.
 #[cfg(all(feature = "offload", target_os = "linux"))]
 fn shared(builder: &PlatformBuilder, name: &str, options: &DiscoverOptions) -> Option<ArenaId> {
-    crate::shared::discover::Shared::of(builder).filter(|_| options.shares(name)).map(|shared| shared.arena)
+    crate::shared::discover::Shared::of(builder)
+        .filter(|_| options.sharing.shares(name))
+        .map(|shared| shared.arena)
 }
 
 /// Returns `None`: there is no shared memory without workers.

@@ -42,10 +42,8 @@ pub(crate) fn discover(
     main: ArenaId,
     options: &DiscoverOptions,
 ) -> Result<(), DiscoverError> {
-    if !options.shares_any() {
-        return Ok(());
-    }
-    let bytes = options.shared_memory.unwrap_or_else(default_memory);
+    let Some(bytes) = options.sharing.shared_memory() else { return Ok(()) };
+    let bytes = bytes.unwrap_or_else(default_memory);
     let memory = SharedMemory::new(NAME, bytes).map_err(|error| DiscoverError::Unusable {
         device: NAME.to_owned(),
         reason: format!("no memory of {bytes} bytes: {error}"),
@@ -54,7 +52,7 @@ pub(crate) fn discover(
     let arena = builder.add_arena(Arc::new(HostArena::shared(memory.clone(), native)));
     let shared = Shared { arena, memory };
     cross::join(builder, main, arena);
-    if options.shares(CPU) {
+    if options.sharing.shares(CPU) {
         shared.bind(builder, main);
     }
     Ok(())

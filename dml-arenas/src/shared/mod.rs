@@ -10,7 +10,7 @@
 //!     └─────────── bound: main_mem, the host address                       all at once
 //! ```
 //! The program selects the devices that share
-//! ([`DiscoverOptions::share`](crate::DiscoverOptions::share)). The storage of a buffer that one of them uses
+//! ([`Sharing::memory`](crate::Sharing::memory)). The storage of a buffer that one of them uses
 //! first is allocated here, and the others are bound to it. No bytes move between the host and the workers,
 //! which may hold ranges at the same time if these do not conflict. A vector that the application moves in
 //! ([`Platform::buffer_from`](dml_core::Platform::buffer_from)) stays where it is, in main memory. It is
@@ -27,7 +27,7 @@
 //! 4. A fork of this process does not inherit the mapping, and its memory is lost. It cannot access its
 //!    parent's bytes. If it reads a view from before the fork, a signal ends it.
 //! 5. A sharing worker is trusted with all of this memory: see
-//!    [`DiscoverOptions::share`](crate::DiscoverOptions::share).
+//!    [`Sharing::memory`](crate::Sharing::memory).
 //!
 //! # Source
 //! "Abstract Representation of Shared Data for Heterogeneous Computing", section 4: the ION arena, whose

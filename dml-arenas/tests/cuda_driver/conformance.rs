@@ -2,9 +2,9 @@
 
 use super::{MEMORY_BYTES, arena, cuda, home, platform, platform_with};
 use crate::driver::stand_in;
-use dml_arenas::DiscoverOptions;
+use dml_arenas::{DiscoverOptions, Sharing};
 use dml_core::Platform;
-use dml_verify::conformance::{self, External, Subject};
+use dml_verify::conformance::{self, Subject, Support};
 
 fn gpu(name: &str) -> Subject {
     stand_in();
@@ -30,7 +30,10 @@ const PINNED_BYTES: u64 = 64 << 20;
 
 fn with_pinned() -> Platform {
     stand_in();
-    platform_with(DiscoverOptions::default().cuda_pinned(PINNED_BYTES), &["cuda:0", "cuda:2"])
+    platform_with(
+        DiscoverOptions::default().sharing(Sharing::page_locked(PINNED_BYTES)),
+        &["cuda:0", "cuda:2"],
+    )
 }
 
 fn pinned(_: &str) -> Option<Subject> {
@@ -42,13 +45,13 @@ fn pinned(_: &str) -> Option<Subject> {
 fn main_memory_that_is_pinned(_: &str) -> Option<Subject> {
     let platform = with_pinned();
     let [main, pinned] = [home(&platform, "cpu"), platform.arena_named("cuda_pinned").unwrap()];
-    Some(Subject::new(platform, main).with_external(External::Offered).with_root(pinned))
+    Some(Subject::new(platform, main).with_external(Support::Offered).with_root(pinned))
 }
 
 /// A GPU that uses page-locked memory in place.
 fn gpu_in_place(_: &str) -> Option<Subject> {
     stand_in();
-    let options = DiscoverOptions::default().cuda_pinned(PINNED_BYTES).bind("cuda:0");
+    let options = DiscoverOptions::default().sharing(Sharing::page_locked(PINNED_BYTES).bind("cuda:0"));
     let platform = platform_with(options, &["cuda:0", "cuda:2"]);
     let [gpu, pinned] = [home(&platform, "cuda:0"), platform.arena_named("cuda_pinned").unwrap()];
     Some(Subject::new(platform, gpu).with_capacity(MEMORY_BYTES).with_root(pinned))

@@ -4,7 +4,7 @@ use super::{arena, cuda, home, nothing_is_left, platform};
 use crate::driver::stand_in;
 use crate::forks;
 use crate::stand_in::{again, is_child};
-use dml_arenas::{Discover, DiscoverOptions};
+use dml_arenas::{Discover, DiscoverOptions, Sharing};
 use dml_core::{Platform, TransferError};
 
 /// What is said of CUDA where it has no device.
@@ -105,7 +105,7 @@ fn a_gpu_that_cannot_be_opened_is_noted_unless_it_is_named() {
 #[test]
 fn in_a_fork_the_devices_are_lost_and_the_driver_is_left_alone() {
     let driver = stand_in();
-    let options = DiscoverOptions::default().cuda_pinned(1 << 20);
+    let options = DiscoverOptions::default().sharing(Sharing::page_locked(1 << 20));
     let platform = super::platform_with(options, &["cuda:0", "cuda:2"]);
     let gpu = arena(&platform, "cuda:0");
     let pinned = platform.arena(platform.arena_named("cuda_pinned").unwrap()).clone();

@@ -5,15 +5,16 @@ use crate::driver::{StandIn, stand_in};
 use crate::stand_in::discovered;
 use dml_arenas::cuda::{CudaKernel, KernelArg, Launch};
 use dml_arenas::dlpack::ExportError;
-use dml_arenas::{DiscoverError, DiscoverOptions};
+use dml_arenas::{DiscoverError, DiscoverOptions, Sharing};
 use dml_core::{AcquireError, AllocError, Buffer, DeviceId, Pattern, Platform, Scalar, record::Operation};
 
 const LIMIT_BYTES: u64 = 8 << 20;
 const HOST: DeviceId = DeviceId(0);
 const PROGRAM: &str = "// made by hand\n.version 8.0\n.entry follow\n";
 
-fn options() -> DiscoverOptions {
-    DiscoverOptions::default().cuda_pinned(LIMIT_BYTES)
+/// Page-locked memory, with this GPU bound to it.
+fn bound(gpu: &str) -> DiscoverOptions {
+    DiscoverOptions::default().sharing(Sharing::page_locked(LIMIT_BYTES).bind(gpu))
 }
 
 /// A platform with a GPU, and a kernel of it that copies words, each plus one.
@@ -74,7 +75,7 @@ impl Setup {
 
 #[test]
 fn a_bound_gpu_uses_buffers_where_they_are() {
-    let setup = Setup::new(options().bind("cuda:0"));
+    let setup = Setup::new(bound("cuda:0"));
     let [from, to] = [setup.buffer(&[1, 2, 3], None), setup.buffer(&[0; 3], None)];
     assert_eq!(setup.follow(&from, &to), [0, 2]);
     assert_eq!(*to.read().unwrap(), [2, 3, 4]);
@@ -95,7 +96,9 @@ fn a_bound_gpu_uses_buffers_where_they_are() {
 
 #[test]
 fn a_gpu_that_may_be_bound_is_for_buffers_that_go_to_and_fro() {
-    let setup = Setup::new(options().allow_binding("cuda:0"));
+    let setup = Setup::new(
+        DiscoverOptions::default().sharing(Sharing::page_locked(LIMIT_BYTES).allow_binding("cuda:0")),
+    );
     let (to_and_fro, once) = (Some(Pattern::ToAndFro), Some(Pattern::StreamedOnce));
     let from = setup.buffer(&[7; 5], once);
     let plain = setup.buffer(&[0; 5], None);
@@ -114,7 +117,7 @@ fn a_gpu_that_may_be_bound_is_for_buffers_that_go_to_and_fro() {
 /// Both have a half of it at once.
 #[test]
 fn the_processor_uses_other_bytes_meanwhile() {
-    let setup = Setup::new(options().bind("cuda:0"));
+    let setup = Setup::new(bound("cuda:0"));
     let [from, to] = [setup.buffer(&[1; 4], None), setup.buffer(&[0; 8], None)];
     let there = setup.platform.acquire(setup.gpu).read(&from).write(&to.range(0..4)).wait().unwrap();
     let mut here = setup.platform.acquire(HOST).write(&to.range(4..8)).try_now().unwrap();
@@ -135,7 +138,7 @@ fn the_processor_uses_other_bytes_meanwhile() {
 /// A vector of the application is in ordinary memory.
 #[test]
 fn a_vector_that_is_moved_in_is_copied() {
-    let setup = Setup::new(options().bind("cuda:0"));
+    let setup = Setup::new(bound("cuda:0"));
     let from = setup.platform.buffer_from(vec![5_u32; 3]).unwrap();
     let to = setup.buffer(&[0; 3], None);
     let [copies, _] = setup.follow(&from, &to);
@@ -147,7 +150,7 @@ fn a_vector_that_is_moved_in_is_copied() {
 /// Then it is ordinary memory, which the GPU does not reach.
 #[test]
 fn memory_that_is_not_locked_is_not_bound() {
-    let setup = Setup::new(options().bind("cuda:0"));
+    let setup = Setup::new(bound("cuda:0"));
     setup.driver.fail("cuMemHostRegister_v2", 0, 2);
     let buffer = setup.buffer(&[1; 3], None);
     let refused = setup.platform.acquire(setup.gpu).read(&buffer).wait().map(drop).unwrap_err();
@@ -169,7 +172,7 @@ fn memory_that_is_not_locked_is_not_bound() {
 #[test]
 fn a_gpu_is_bound_also_when_another_one_is_lost() {
     let driver = stand_in();
-    let platform = platform_with(options().bind("cuda:1"), &["cuda:0", "cuda:1"]);
+    let platform = platform_with(bound("cuda:1"), &["cuda:0", "cuda:1"]);
     cuda(&arena(&platform, "cuda:0")).declare_lost("the test said so");
     let buffer = platform.buffer::<u32>(3).build().unwrap();
     let gpu = platform.device("cuda:1").unwrap();
@@ -183,7 +186,7 @@ fn a_gpu_is_bound_also_when_another_one_is_lost() {
 /// All of it may be in use.
 #[test]
 fn memory_that_was_not_locked_counts_no_more_when_it_is_gone() {
-    let setup = Setup::new(options());
+    let setup = Setup::new(DiscoverOptions::default().sharing(Sharing::page_locked(LIMIT_BYTES)));
     for _ in 0..3 {
         setup.driver.fail("cuMemHostRegister_v2", 0, 2);
         let buffer = setup.platform.buffer::<u8>(LIMIT_BYTES).build().unwrap();
@@ -194,7 +197,7 @@ fn memory_that_was_not_locked_counts_no_more_when_it_is_gone() {
 
 #[test]
 fn a_refused_address_and_a_lost_gpu_are_told() {
-    let setup = Setup::new(options().bind("cuda:0"));
+    let setup = Setup::new(bound("cuda:0"));
     let buffer = setup.buffer(&[1; 3], None);
     setup.driver.fail("cuMemHostGetDevicePointer_v2", 0, 801);
     let refused = setup.platform.acquire(setup.gpu).read(&buffer).wait().map(drop).unwrap_err();
@@ -212,7 +215,7 @@ fn a_refused_address_and_a_lost_gpu_are_told() {
 
 #[test]
 fn memory_of_the_host_is_no_tensor_of_the_gpu() {
-    let setup = Setup::new(options().bind("cuda:0"));
+    let setup = Setup::new(bound("cuda:0"));
     let buffer = setup.buffer(&[1; 3], None);
     let gpu = arena(&setup.platform, "cuda:0");
     let grants = setup.platform.acquire(setup.gpu).read(&buffer).wait().unwrap();
@@ -225,7 +228,7 @@ fn memory_of_the_host_is_no_tensor_of_the_gpu() {
 /// Its own storage is as ever, beside what it shares.
 #[test]
 fn storage_of_its_own_goes_to_and_from_what_is_shared() {
-    let setup = Setup::new(options().bind("cuda:0"));
+    let setup = Setup::new(bound("cuda:0"));
     let block = alloc(&arena(&setup.platform, "cuda:0"), 100);
     assert_eq!(super::fill(&block, 7).wait(), Ok(100));
     assert!(block.block().backing().is_none());
@@ -239,10 +242,11 @@ fn storage_of_its_own_goes_to_and_from_what_is_shared() {
 #[test]
 fn a_gpu_is_bound_to_page_locked_memory_alone() {
     stand_in();
-    let told = discovered(DiscoverOptions::default().bind("cuda:0"), &["cuda:0"]).map(drop);
+    let told =
+        discovered(DiscoverOptions::default().sharing(Sharing::bound("cuda:0")), &["cuda:0"]).map(drop);
     assert!(matches!(&told, Err(DiscoverError::BadBinding { device, .. }) if device == "cuda:0"), "{told:?}");
     // A device that is not opened is not bound.
-    let options = options().bind("cuda:1");
+    let options = bound("cuda:1");
     let told = discovered(options, &["cuda:0"]).map(drop);
     assert!(told.is_ok(), "{told:?}");
 }

@@ -5,7 +5,7 @@ use super::{MIB, alloc, arena, cuda, home, nothing_is_left, platform, platform_w
 use crate::common::{pattern, put, take};
 use crate::driver::{StandIn, code, stand_in};
 use crate::stand_in::reads_by;
-use dml_arenas::{DiscoverOptions, HostArena};
+use dml_arenas::{DiscoverOptions, HostArena, Sharing};
 use dml_core::internal::sync::Arc;
 use dml_core::{AllocError, Arena, Block, Buffer, OwnBlock, Platform, Span};
 
@@ -122,7 +122,7 @@ fn pinned(platform: &Platform) -> Arc<dyn Arena> {
 }
 
 fn with_pinned(limit_bytes: u64) -> Platform {
-    platform_with(DiscoverOptions::default().cuda_pinned(limit_bytes), &["cuda:0"])
+    platform_with(DiscoverOptions::default().sharing(Sharing::page_locked(limit_bytes)), &["cuda:0"])
 }
 
 fn address(block: &OwnBlock) -> usize {

@@ -3,7 +3,7 @@
 use crate::common::pattern;
 use crate::rig::{Rig, WORKER, is_there, kill, wait_until};
 use dml_arenas::offload::{Loss, OffloadArena, OffloadDevice, OffloadError, Signal, WorkerOptions};
-use dml_arenas::{Discover, DiscoverError, DiscoverOptions};
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions, Workers};
 use dml_core::{Platform, Span};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -182,9 +182,10 @@ fn a_worker_that_is_started_by_hand_says_so() {
 
 #[test]
 fn discovery_starts_what_is_asked_for() {
-    let discover =
-        |options: DiscoverOptions| Platform::builder().discover_with(&options.offload_program(WORKER));
-    let options = DiscoverOptions::default().offload(2).limit("offload:1", 1).offload_memory(1 << 20);
+    let plain = || DiscoverOptions::default().offload(Workers::default().program(WORKER));
+    let discover = |options: DiscoverOptions| Platform::builder().discover_with(&options);
+    let workers = Workers::new(2).program(WORKER).memory(1 << 20);
+    let options = DiscoverOptions::default().offload(workers).limit("offload:1", 1);
     let platform = discover(options.only(["offload:0", "offload:1"])).unwrap().build().unwrap();
     let device = platform.device("offload:1").unwrap();
     assert_eq!(platform.devices()[usize::from(device.0)].units, 1);
@@ -197,17 +198,20 @@ fn discovery_starts_what_is_asked_for() {
 
     let none = discover(DiscoverOptions::default().offload(0)).unwrap();
     assert!(none.devices().iter().all(|device| !device.name.starts_with("offload")));
-    let unknown = discover(DiscoverOptions::default().only(["offload:1"])).unwrap_err();
+    let unknown = discover(plain().only(["offload:1"])).unwrap_err();
     assert!(matches!(unknown, DiscoverError::UnknownDevice { .. }), "{unknown}");
     for units in [0, 1_000_000] {
-        let error = discover(DiscoverOptions::default().limit("offload:0", units)).unwrap_err();
+        let error = discover(plain().limit("offload:0", units)).unwrap_err();
         assert!(matches!(error, DiscoverError::BadLimit { .. }), "{error}");
     }
     for cores in [vec![], vec![0, 5000], vec![1023]] {
-        let error = discover(DiscoverOptions::default().pin("offload:0", cores)).unwrap_err();
+        let error = discover(
+            DiscoverOptions::default().offload(Workers::new(1).program(WORKER).pin("offload:0", cores)),
+        )
+        .unwrap_err();
         assert!(matches!(error, DiscoverError::BadPin { .. }), "{error}");
     }
-    let broken = DiscoverOptions::default().offload_program("/no/such/program");
+    let broken = DiscoverOptions::default().offload(Workers::default().program("/no/such/program"));
     let platform = Platform::builder().discover_with(&broken).unwrap().build().unwrap();
     let missing: Vec<_> = platform.unavailable().iter().map(ToString::to_string).collect();
     assert!(missing.iter().any(|missing| missing.contains("/no/such/program")), "{missing:?}");
@@ -217,8 +221,9 @@ fn discovery_starts_what_is_asked_for() {
 
 #[test]
 fn a_worker_that_was_asked_for_by_name_and_does_not_start_is_an_error() {
-    let options = DiscoverOptions::default().offload(2).offload_program("/no/such/program");
-    for named in [options.clone().limit("offload:1", 1), options.pin("offload:1", allowed_cores())] {
+    let of = |workers: Workers| DiscoverOptions::default().offload(workers.program("/no/such/program"));
+    let pinned = Workers::new(2).pin("offload:1", allowed_cores());
+    for named in [of(Workers::new(2)).limit("offload:1", 1), of(pinned)] {
         let error = Platform::builder().discover_with(&named).unwrap_err();
         assert!(matches!(&error, DiscoverError::Unusable { device, .. } if device == "offload:1"), "{error}");
     }
@@ -227,11 +232,13 @@ fn a_worker_that_was_asked_for_by_name_and_does_not_start_is_an_error() {
 #[test]
 fn pins_say_how_many_threads_there_are() {
     let core = allowed_cores()[0];
-    let options = DiscoverOptions::default().only(["offload:0"]).offload_program(WORKER);
-    let platform =
-        Platform::builder().discover_with(&options.clone().pin("offload:0", [core, core])).unwrap();
+    let pinned = |cores: &[u32]| {
+        let workers = Workers::default().program(WORKER).pin("offload:0", cores.iter().copied());
+        DiscoverOptions::default().only(["offload:0"]).offload(workers)
+    };
+    let platform = Platform::builder().discover_with(&pinned(&[core, core])).unwrap();
     assert_eq!(platform.devices().iter().find(|device| &*device.name == "offload:0").unwrap().units, 1);
-    let more = Platform::builder().discover_with(&options.pin("offload:0", [core]).limit("offload:0", 2));
+    let more = Platform::builder().discover_with(&pinned(&[core]).limit("offload:0", 2));
     assert!(matches!(more.unwrap_err(), DiscoverError::BadLimit { .. }));
 }
 

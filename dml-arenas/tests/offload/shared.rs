@@ -5,7 +5,7 @@ use crate::rig::{WORKER, is_there, kill, library};
 use dml_arenas::kit::Backend;
 use dml_arenas::offload::{Argument, Function, OffloadArena, Scalar};
 use dml_arenas::shared::SharedMemory;
-use dml_arenas::{Discover, DiscoverError, DiscoverOptions, HostArena};
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions, HostArena, Sharing, Workers};
 use dml_core::internal::sync::Arc;
 use dml_core::{
     AcquireError, AllocError, ArenaId, Buffer, DeviceId, InFlight, Platform, PlatformBuilder, Span,
@@ -33,14 +33,15 @@ struct Worker {
     scribble: Function,
 }
 
-fn options(workers: u32, shared: &[&str]) -> DiscoverOptions {
+fn workers(count: u32) -> Workers {
+    Workers::new(count).program(WORKER).memory(16 << 20)
+}
+
+fn options(count: u32, shared: &[&str]) -> DiscoverOptions {
     DiscoverOptions::default()
-        .only((0..workers).map(|worker| format!("offload:{worker}")))
-        .offload(workers)
-        .offload_program(WORKER)
-        .offload_memory(16 << 20)
-        .share(shared.iter().copied())
-        .shared_memory(MEMORY_BYTES)
+        .only((0..count).map(|worker| format!("offload:{worker}")))
+        .offload(workers(count))
+        .sharing(Sharing::memory(shared.iter().copied()).bytes(MEMORY_BYTES))
 }
 
 impl Scene {
@@ -329,7 +330,9 @@ fn what_is_freed_is_the_machines_again() {
 
 #[test]
 fn a_full_memory_says_how_much_was_asked_of_it() {
-    let scene = Scene::of(&options(1, &["cpu", "offload:0"]).shared_memory(256 << 10));
+    let scene = Scene::of(
+        &options(1, &["cpu", "offload:0"]).sharing(Sharing::memory(["cpu", "offload:0"]).bytes(256 << 10)),
+    );
     let text = |bytes: u64| {
         let data: Buffer<u8> = scene.platform.buffer(bytes).build().unwrap();
         let error = data.write().unwrap_err();
@@ -391,7 +394,7 @@ fn i13_a_killed_worker_takes_what_it_was_writing_and_nothing_else() {
 #[test]
 fn nobody_is_granted_what_a_hung_worker_still_writes() {
     let limit = Duration::from_millis(300);
-    let scene = Scene::of(&options(1, &["cpu", "offload:0"]).offload_time_limit(Some(limit)));
+    let scene = Scene::of(&options(1, &["cpu", "offload:0"]).offload(workers(1).time_limit(Some(limit))));
     let (data, expected) = (scene.buffer(), words(10));
     fill_in(&data, &expected);
     let Worker { device, scribble, .. } = &scene.workers[0];
@@ -476,21 +479,21 @@ impl Backend for Elsewhere {
 fn sharing_that_cannot_be_is_refused() {
     let refusal =
         |options: DiscoverOptions| Platform::builder().discover_with(&options).map(drop).unwrap_err();
-    let plain = || DiscoverOptions::default().offload_program(WORKER);
-    let unknown = refusal(plain().share(["cpu", "offload:7"]));
+    let plain = || DiscoverOptions::default().offload(Workers::default().program(WORKER));
+    let unknown = refusal(plain().sharing(Sharing::memory(["cpu", "offload:7"])));
     assert!(
         matches!(&unknown, DiscoverError::UnknownDevice { name, .. } if name == "offload:7"),
         "{unknown}"
     );
-    let empty = refusal(plain().share(["cpu"]).shared_memory(0));
+    let empty = refusal(plain().sharing(Sharing::memory(["cpu"]).bytes(0)));
     assert_eq!(empty.to_string(), "cpu cannot share memory: the shared memory is to have no bytes");
-    let other = refusal(plain().backend(Elsewhere).share(["cpu", "elsewhere"]));
+    let other = refusal(plain().backend(Elsewhere).sharing(Sharing::memory(["cpu", "elsewhere"])));
     assert_eq!(other.to_string(), "elsewhere cannot share memory: only cpu, offload and opencl devices can");
-    let endless = refusal(plain().share(["cpu"]).shared_memory(u64::MAX));
+    let endless = refusal(plain().sharing(Sharing::memory(["cpu"]).bytes(u64::MAX)));
     assert!(
         endless.to_string().starts_with("shared cannot be used: no memory of 18446744073709551615 bytes")
     );
-    let nameless = plain().share(Vec::<String>::new());
+    let nameless = plain().sharing(Sharing::memory(Vec::<String>::new()));
     let platform = Platform::builder().discover_with(&nameless).unwrap();
     assert!(platform.descs().iter().all(|desc| &*desc.name != "shared"), "nobody shares");
 }

@@ -7,7 +7,7 @@ use super::{
 use crate::common::{pattern, put, take};
 use crate::driver::{code, stand_in};
 use crate::stand_in::{again, is_child};
-use dml_arenas::DiscoverOptions;
+use dml_arenas::{DiscoverOptions, Sharing};
 use dml_core::MapState;
 use dml_core::{
     AcquireError, AllocError, Concurrency, DeviceId, DeviceSet, OwnBlock, Platform, Span, TransferError,
@@ -248,7 +248,7 @@ fn add(platform: &Platform, device: &str, data: &dml_core::Buffer<u32>) {
 fn a_bound_device_uses_the_hosts_memory_in_place_or_mirrors_it() {
     let driver = stand_in();
     for device in ["opencl:0", "opencl:1", "opencl:2"] {
-        let platform = platform_with(DiscoverOptions::default().bind(device), &[device]);
+        let platform = platform_with(DiscoverOptions::default().sharing(Sharing::bound(device)), &[device]);
         let data = platform.buffer_from((0..10_000_u32).collect::<Vec<_>>()).unwrap();
         let (copies, ()) = driver.made_by("clEnqueueWriteBuffer", || {
             for round in 1..4 {
@@ -266,7 +266,7 @@ fn a_bound_device_uses_the_hosts_memory_in_place_or_mirrors_it() {
 fn only_a_mirror_takes_memory_of_the_device() {
     let driver = stand_in();
     for (device, is_mirrored) in [("opencl:1", false), ("opencl:0", true)] {
-        let platform = platform_with(DiscoverOptions::default().bind(device), &[device]);
+        let platform = platform_with(DiscoverOptions::default().sharing(Sharing::bound(device)), &[device]);
         let device_id = platform.device(device).unwrap();
         let bound = |_| {
             let data = platform.raw_buffer(LARGEST_BYTES).build().unwrap();
@@ -289,7 +289,8 @@ fn a_binding_that_is_mapped_elsewhere_is_refused() {
         return again(test, &[("STAND_IN_MAPS_ELSEWHERE", "1")]);
     }
     let driver = stand_in();
-    let platform = platform_with(DiscoverOptions::default().bind("opencl:0"), &["opencl:0"]);
+    let platform =
+        platform_with(DiscoverOptions::default().sharing(Sharing::bound("opencl:0")), &["opencl:0"]);
     let data = platform.buffer_from(vec![1_u32; 100]).unwrap();
     add(&platform, "opencl:0", &data);
     let refused = data.read().map(drop).unwrap_err().to_string();
@@ -301,7 +302,8 @@ fn a_binding_that_is_mapped_elsewhere_is_refused() {
 #[test]
 fn a_binding_without_bytes_is_as_good_as_another() {
     let driver = stand_in();
-    let platform = platform_with(DiscoverOptions::default().bind("opencl:0"), &["opencl:0"]);
+    let platform =
+        platform_with(DiscoverOptions::default().sharing(Sharing::bound("opencl:0")), &["opencl:0"]);
     let data = platform.buffer_from(Vec::<u32>::new()).unwrap();
     let device = platform.device("opencl:0").unwrap();
     for _ in 0..2 {
@@ -315,7 +317,8 @@ fn a_binding_without_bytes_is_as_good_as_another() {
 #[test]
 fn the_hosts_memory_stays_until_the_device_is_done_with_it() {
     let driver = stand_in();
-    let platform = platform_with(DiscoverOptions::default().bind("opencl:0"), &["opencl:0"]);
+    let platform =
+        platform_with(DiscoverOptions::default().sharing(Sharing::bound("opencl:0")), &["opencl:0"]);
     let data = platform.buffer_from(vec![1_u32; 100]).unwrap();
     add(&platform, "opencl:0", &data);
     drop(data.read().unwrap());
@@ -335,7 +338,8 @@ fn the_hosts_memory_stays_until_the_device_is_done_with_it() {
 #[test]
 fn shared_virtual_memory_is_the_devices_and_the_hosts() {
     let driver = stand_in();
-    let platform = platform_with(DiscoverOptions::default().fine_grained("opencl:1"), &["opencl:1"]);
+    let platform =
+        platform_with(DiscoverOptions::default().sharing(Sharing::fine_grained("opencl:1")), &["opencl:1"]);
     let id = platform.arena_named("svm").unwrap();
     let svm = platform.arena(id).clone();
     let desc = svm.desc();
@@ -380,7 +384,8 @@ fn shared_virtual_memory_is_the_devices_and_the_hosts() {
 #[test]
 fn more_than_the_device_takes_is_the_hosts_alone() {
     let driver = stand_in();
-    let platform = platform_with(DiscoverOptions::default().fine_grained("opencl:1"), &["opencl:1"]);
+    let platform =
+        platform_with(DiscoverOptions::default().sharing(Sharing::fine_grained("opencl:1")), &["opencl:1"]);
     let svm = platform.arena(platform.arena_named("svm").unwrap()).clone();
     let (bytes, limit_bytes) = (LARGEST_BYTES + 1, LARGEST_BYTES);
     let block = alloc(&svm, bytes);
@@ -404,8 +409,10 @@ fn more_than_the_device_takes_is_the_hosts_alone() {
 #[test]
 fn a_fork_has_lost_the_devices_memory_and_says_why() {
     stand_in();
-    let platform =
-        platform_with(DiscoverOptions::default().fine_grained("opencl:1"), &["opencl:1", "opencl:0"]);
+    let platform = platform_with(
+        DiscoverOptions::default().sharing(Sharing::fine_grained("opencl:1")),
+        &["opencl:1", "opencl:0"],
+    );
     for name in ["svm", "opencl:0"] {
         let arena = platform.arena(platform.arena_named(name).unwrap()).clone();
         let block = alloc(&arena, 100);

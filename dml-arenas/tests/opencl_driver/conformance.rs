@@ -2,9 +2,9 @@
 
 use super::{LARGEST_BYTES, MEMORY_BYTES, home, platform_with};
 use crate::driver::stand_in;
-use dml_arenas::{DiscoverOptions, HostArena};
+use dml_arenas::{DiscoverOptions, HostArena, Sharing};
 use dml_core::{ArenaId, Platform};
-use dml_verify::conformance::{self, External, Sharing, Subject};
+use dml_verify::conformance::{self, Subject, Support};
 
 fn device(name: &str, options: DiscoverOptions) -> Option<Subject> {
     stand_in();
@@ -14,20 +14,20 @@ fn device(name: &str, options: DiscoverOptions) -> Option<Subject> {
 }
 
 fn with_memory_of_its_own(_: &str) -> Option<Subject> {
-    device("opencl:0", DiscoverOptions::default()).map(|subject| subject.with_sharing(Sharing::Offered))
+    device("opencl:0", DiscoverOptions::default()).map(|subject| subject.with_binding(Support::Offered))
 }
 
 fn beside_the_host(_: &str) -> Option<Subject> {
-    device("opencl:1", DiscoverOptions::default()).map(|subject| subject.with_sharing(Sharing::Offered))
+    device("opencl:1", DiscoverOptions::default()).map(|subject| subject.with_binding(Support::Offered))
 }
 
 fn of_opencl_1(_: &str) -> Option<Subject> {
-    device("opencl:2", DiscoverOptions::default()).map(|subject| subject.with_sharing(Sharing::Offered))
+    device("opencl:2", DiscoverOptions::default()).map(|subject| subject.with_binding(Support::Offered))
 }
 
 fn part(_: &str) -> Option<Subject> {
     let options = DiscoverOptions::default().limit("opencl:1", 3);
-    device("opencl:1", options).map(|subject| subject.with_sharing(Sharing::Offered))
+    device("opencl:1", options).map(|subject| subject.with_binding(Support::Offered))
 }
 
 conformance::checks!(of_a_device_with_memory_of_its_own, with_memory_of_its_own);
@@ -38,7 +38,8 @@ conformance::checks!(of_part_of_a_device, part);
 /// Main memory, the device's and shared virtual memory.
 fn fine_grained() -> (Platform, [ArenaId; 3]) {
     stand_in();
-    let platform = platform_with(DiscoverOptions::default().fine_grained("opencl:1"), &["opencl:1"]);
+    let platform =
+        platform_with(DiscoverOptions::default().sharing(Sharing::fine_grained("opencl:1")), &["opencl:1"]);
     let mut ids = (0..platform.arenas().len()).map(|id| ArenaId(id as u8));
     let svm = ids.find(|&id| platform.arena(id).downcast_ref::<HostArena>().is_some());
     let ids = [home(&platform, "cpu"), home(&platform, "opencl:1"), svm.expect("it was asked for")];
@@ -52,7 +53,7 @@ fn virtual_memory(_: &str) -> Option<Subject> {
 
 fn main_memory_that_shares(_: &str) -> Option<Subject> {
     let (platform, [main, _, svm]) = fine_grained();
-    Some(Subject::new(platform, main).with_external(External::Offered).with_root(svm))
+    Some(Subject::new(platform, main).with_external(Support::Offered).with_root(svm))
 }
 
 fn device_that_shares(_: &str) -> Option<Subject> {

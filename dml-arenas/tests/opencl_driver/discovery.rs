@@ -3,7 +3,7 @@
 use super::{DEVICES, arena, discovered, nothing_is_left, platform, platform_with};
 use crate::driver::{code, stand_in};
 use crate::stand_in::{again, is_child};
-use dml_arenas::{Discover, DiscoverError, DiscoverOptions, HostArena, OpenClArena};
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions, HostArena, OpenClArena, Sharing};
 use dml_core::{DeviceDesc, DeviceKind, Platform};
 
 fn desc<'a>(platform: &'a Platform, device: &str) -> &'a DeviceDesc {
@@ -212,12 +212,13 @@ fn memory_is_shared_byte_by_byte_where_that_is_offered() {
     stand_in();
     let reason = "its driver offers no fine-grained shared virtual memory".to_owned();
     for device in ["opencl:3", "opencl:2"] {
-        let refused = discovered(DiscoverOptions::default().fine_grained(device), &[device]);
+        let refused =
+            discovered(DiscoverOptions::default().sharing(Sharing::fine_grained(device)), &[device]);
         let (device, reason) = (device.to_owned(), reason.clone());
         assert_eq!(refused.map(drop).unwrap_err(), DiscoverError::BadSharing { device, reason });
     }
     // Where any will do, it is the first that offers it and has no memory of its own.
-    let platform = all(DiscoverOptions::default().in_place());
+    let platform = all(DiscoverOptions::default().sharing(Sharing::in_place()));
     let arenas: Vec<_> = platform.arenas().iter().map(|arena| arena.desc().name.to_string()).collect();
     assert_eq!(arenas, ["main_mem", "opencl:0", "opencl:1", "svm", "opencl:2", "opencl:3"]);
     let svm = platform.arena(platform.arena_named("svm").unwrap());

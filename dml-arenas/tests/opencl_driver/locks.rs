@@ -4,7 +4,7 @@ use super::{home, nothing_is_left, platform_with};
 use crate::common::pattern;
 use crate::driver::{StandIn, code, stand_in};
 use crate::stand_in::reads_by;
-use dml_arenas::{DiscoverOptions, Mechanisms};
+use dml_arenas::{DiscoverOptions, Mechanisms, Sharing};
 use dml_core::{Allocation, Buffer, LinkId, Platform};
 
 const MIB: usize = 1 << 20;
@@ -160,7 +160,8 @@ fn each_device_locks_pages_for_itself() {
 #[test]
 fn a_binding_is_known_by_its_name() {
     stand_in();
-    let platform = platform_with(DiscoverOptions::default().bind("opencl:0"), &["opencl:0"]);
+    let platform =
+        platform_with(DiscoverOptions::default().sharing(Sharing::bound("opencl:0")), &["opencl:0"]);
     let bound = (0..).zip(platform.links()).find(|(_, link)| matches!(link.allocation, Allocation::Bound(_)));
     let (id, link) = bound.expect("it is bound");
     assert_eq!((link.from, link.to), (home(&platform, "cpu"), home(&platform, "opencl:0")));

@@ -55,14 +55,14 @@
 //! ```
 //! ```compile_fail
 //! # use dml_core::*;
-//! # use dml_core::state::MapState;
+//! # use dml_core::MapState;
 //! fn made<'a>(block: &'a BlockRef, host: &'a mut Option<HostMemory>) -> MapRequest<'a> {
 //!     MapRequest::new(block, DeviceId(0), MapState::Unmapped, host)
 //! }
 //! ```
 //! ```compile_fail
 //! # use dml_core::*;
-//! # use dml_core::state::MapState;
+//! # use dml_core::MapState;
 //! fn made<'a>(block: &'a BlockRef, host: &'a mut Option<HostMemory>) -> UnmapRequest<'a> {
 //!     UnmapRequest::new(block, MapState::Unmapped, host)
 //! }

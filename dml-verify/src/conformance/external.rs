@@ -1,7 +1,7 @@
 //! Checks that storage of the application is used in place, or declined.
 
 use super::desk::{assert_same, pattern};
-use super::{External, Subject};
+use super::{Subject, Support};
 use dml_core::{AllocError, ConfigError, HostMemory, OwnBlock, Unstored};
 
 /// Storage of the application is used in place, and comes back with the bytes written to it. An arena that
@@ -17,7 +17,7 @@ pub fn external_storage_comes_back(subject: &Subject) {
             assert_same(bytes, &pattern(len as u64, len), "storage that nobody has written");
         };
         match (subject.external(), OwnBlock::attach(subject.arena(), memory)) {
-            (External::Offered, attached) => {
+            (Support::Offered, attached) => {
                 let block = attached.expect("the arena offers it");
                 assert_eq!(block.block().len(), len as u64, "bytes of attached storage");
                 if subject.desc().native == subject.host() {
@@ -26,7 +26,7 @@ pub fn external_storage_comes_back(subject: &Subject) {
                 unwritten(&block.seen().expect("the storage has an address"));
                 block.free();
             }
-            (External::Declined, declined) => {
+            (Support::Declined, declined) => {
                 let Unstored { cause, storage } = declined.expect_err("the arena does not offer it");
                 let ConfigError::Storage(AllocError::Unsupported { arena, .. }) = &cause else {
                     panic!("{cause:?}")
@@ -36,7 +36,7 @@ pub fn external_storage_comes_back(subject: &Subject) {
             }
         }
     }
-    if subject.external() == External::Offered {
+    if subject.external() == Support::Offered {
         through_core(subject);
     }
 }

@@ -56,7 +56,7 @@ pub use memory::{freed_memory_can_be_had_again, fullness_is_an_error, too_much_i
 pub use misuse::{blocks_of_other_arenas_are_bugs_of_core, bytes_past_the_end_are_bugs_of_core};
 pub use sharing::bound_storage_is_shared;
 pub use storage::{blocks_are_as_asked_for, blocks_share_no_bytes, the_description_is_consistent};
-pub use subject::{External, Sharing, Subject};
+pub use subject::{Subject, Support};
 pub use threads::{threads_have_blocks_of_their_own, threads_share_a_block};
 pub use transfer::{copies_hit_their_bytes_alone, fills_hit_their_bytes_alone, transfers_agree_with_a_model};
 
@@ -104,11 +104,11 @@ macro_rules! conformance_list {
 /// # Examples
 /// ```
 /// use dml_arenas::MainMem;
-/// use dml_verify::conformance::{self, External, Subject};
+/// use dml_verify::conformance::{self, Support, Subject};
 /// use std::sync::Arc;
 ///
 /// fn main_mem(_test: &str) -> Option<Subject> {
-///     Some(Subject::main(|cpu| Arc::new(MainMem::new(cpu))).with_external(External::Offered))
+///     Some(Subject::main(|cpu| Arc::new(MainMem::new(cpu))).with_external(Support::Offered))
 /// }
 /// conformance::checks!(main_memory, main_mem);
 /// ```

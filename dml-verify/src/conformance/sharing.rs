@@ -2,7 +2,7 @@
 
 use super::desk::{assert_same, pattern};
 use super::links::same_arenas;
-use super::{Sharing, Subject};
+use super::{Subject, Support};
 use dml_core::internal::state::Alloc;
 use dml_core::{
     AcquireError, AllocError, Allocation, ArenaId, Binding, Buffer, Concurrency, ConfigError, Link, Platform,
@@ -21,11 +21,11 @@ pub fn bound_storage_is_shared(subject: &Subject) {
     if root == id {
         return;
     }
-    match (subject.sharing(), bound(subject, root, concurrency)) {
-        (Sharing::Declined, Ok(platform)) => declines(subject, &platform, root),
+    match (subject.binding(), bound(subject, root, concurrency)) {
+        (Support::Declined, Ok(platform)) => declines(subject, &platform, root),
         // The arena could never take the storage back.
-        (Sharing::Declined, Err(_)) => {}
-        (Sharing::Offered, platform) => {
+        (Support::Declined, Err(_)) => {}
+        (Support::Offered, platform) => {
             let platform = platform.expect("its parts are those of a platform");
             for len in [0, 1, 4_097, 1_000_003] {
                 if subject.fits_twice(len as u64) {

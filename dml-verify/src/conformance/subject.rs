@@ -12,19 +12,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Whether an arena accepts storage of the application.
+/// Whether an arena supports an optional operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum External {
-    /// [`Arena::attach`] works.
-    Offered,
-    /// The arena declines storage.
-    Declined,
-}
-
-/// Whether an arena makes blocks over main memory's storage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sharing {
-    /// [`Arena::bind`] works.
+pub enum Support {
+    /// The operation works.
     Offered,
     /// The arena declines.
     Declined,
@@ -35,8 +26,8 @@ pub enum Sharing {
 pub struct Subject {
     platform: Platform,
     id: ArenaId,
-    external: External,
-    sharing: Sharing,
+    external: Support,
+    binding: Support,
     root: Option<ArenaId>,
     capacity_bytes: Option<u64>,
     exceeds_capacity: bool,
@@ -67,8 +58,8 @@ impl Subject {
         Self {
             platform,
             id,
-            external: External::Declined,
-            sharing: Sharing::Declined,
+            external: Support::Declined,
+            binding: Support::Declined,
             root: None,
             capacity_bytes: None,
             exceeds_capacity: false,
@@ -118,15 +109,15 @@ impl Subject {
 
     /// Sets whether the arena accepts storage of the application; by default it does not.
     #[must_use]
-    pub fn with_external(mut self, external: External) -> Self {
+    pub fn with_external(mut self, external: Support) -> Self {
         self.external = external;
         self
     }
 
     /// Sets whether the arena makes blocks over main memory's storage; by default it does not.
     #[must_use]
-    pub fn with_sharing(mut self, sharing: Sharing) -> Self {
-        self.sharing = sharing;
+    pub fn with_binding(mut self, binding: Support) -> Self {
+        self.binding = binding;
         self
     }
 
@@ -142,7 +133,7 @@ impl Subject {
             "{:?} has no arena {root}",
             self.platform
         );
-        (self.sharing, self.root) = (Sharing::Offered, Some(root));
+        (self.binding, self.root) = (Support::Offered, Some(root));
         self
     }
 
@@ -211,12 +202,12 @@ impl Subject {
         self.platform.host().expect("checked when the subject was made")
     }
 
-    pub(super) fn external(&self) -> External {
+    pub(super) fn external(&self) -> Support {
         self.external
     }
 
-    pub(super) fn sharing(&self) -> Sharing {
-        self.sharing
+    pub(super) fn binding(&self) -> Support {
+        self.binding
     }
 
     /// Returns the arena whose storage is shared, and who may use it at once.

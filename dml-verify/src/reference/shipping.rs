@@ -1,6 +1,6 @@
 //! The memories that ship, joined in every way in which they keep one buffer together.
 
-use dml_arenas::{Discover, DiscoverError, DiscoverOptions};
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions, Sharing, Workers};
 use dml_core::PlatformBuilder;
 use std::path::Path;
 
@@ -46,22 +46,25 @@ impl Shipping {
     pub fn options(self, program: Option<&Path>) -> DiscoverOptions {
         const OPENCL: &str = "opencl:0";
         const WORKERS: [&str; 2] = ["offload:0", "offload:1"];
-        let options = DiscoverOptions::default().offload_memory(MEMORY_BYTES).shared_memory(MEMORY_BYTES);
-        let options = match program {
-            Some(program) => options.offload_program(program),
-            None => options,
+        let workers = |count| {
+            let workers = Workers::new(count).memory(MEMORY_BYTES);
+            program.into_iter().fold(workers, Workers::program)
         };
-        let alone = |device| options.clone().only([device]).offload(u32::from(device == WORKERS[0]));
-        let sharing = |workers: u32, devices: [&str; 2]| {
-            options.clone().offload(workers).only(devices).share(devices).share(["cpu"])
+        let alone = |device| {
+            DiscoverOptions::default().only([device]).offload(workers(u32::from(device == WORKERS[0])))
+        };
+        let memory = |devices: &[&str]| Sharing::memory(devices.iter().copied()).bytes(MEMORY_BYTES);
+        let sharing = |count, [a, b]: [&str; 2]| {
+            let options = DiscoverOptions::default().offload(workers(count)).only([a, b]);
+            options.sharing(memory(&[a, b, "cpu"]))
         };
         match self {
             Self::OpenClCopied => alone(OPENCL),
-            Self::OpenClBound => alone(OPENCL).bind(OPENCL),
-            Self::OpenClBoundForSome => alone(OPENCL).allow_binding(OPENCL),
-            Self::OpenClFineGrained => alone(OPENCL).fine_grained(OPENCL),
+            Self::OpenClBound => alone(OPENCL).sharing(Sharing::bound(OPENCL)),
+            Self::OpenClBoundForSome => alone(OPENCL).sharing(Sharing::default().allow_binding(OPENCL)),
+            Self::OpenClFineGrained => alone(OPENCL).sharing(Sharing::fine_grained(OPENCL)),
             Self::Worker => alone(WORKERS[0]),
-            Self::MainShares => alone("cpu").share(["cpu"]),
+            Self::MainShares => alone("cpu").sharing(memory(&["cpu"])),
             Self::WorkersShare => sharing(2, WORKERS),
             Self::WorkerAndOpenClShare => sharing(1, [WORKERS[0], OPENCL]),
         }

@@ -29,7 +29,7 @@ use crate::matmul;
 use crate::prepare::{Input, PrepareError, Prepared, VerifyError, Workload};
 use dml_arenas::launch::Team;
 use dml_arenas::native::BaselineError;
-use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena};
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena, Sharing};
 use dml_core::{AcquireError, ArenaKind, ConfigError, DeviceId, Platform, ViewError};
 use dml_scheduler::metrics::Summary;
 use dml_scheduler::{Coexecutor, RunError};
@@ -329,7 +329,7 @@ pub enum Memory {
     /// The storage that discovery chooses by default.
     #[default]
     Found,
-    /// Main memory, if the device can be bound to it (`DiscoverOptions::bind`). A hand-written program for a
+    /// Main memory, if the device can be bound to it (`Sharing::bound`). A hand-written program for a
     /// device that shares memory uses it, too.
     Bound,
     /// Page-locked main memory, for the transfers of a CUDA GPU (`DiscoverOptions::cuda_pinned`). The
@@ -359,9 +359,9 @@ impl Bench {
         Team::start_global().map_err(PrepareError::from)?;
         let options = DiscoverOptions::default().only([device]);
         let options = match memory {
-            Memory::Bound if device.starts_with("opencl:") => options.bind(device),
+            Memory::Bound if device.starts_with("opencl:") => options.sharing(Sharing::bound(device)),
             Memory::PageLocked { limit_bytes } if device.starts_with("cuda:") => {
-                options.cuda_pinned(limit_bytes)
+                options.sharing(Sharing::page_locked(limit_bytes))
             }
             _ => options,
         };

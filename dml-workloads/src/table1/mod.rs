@@ -43,7 +43,7 @@ use dml_arenas::launch::{HostError, Team};
 use dml_arenas::native::BaselineError;
 use dml_arenas::opencl::BuildError;
 use dml_arenas::opencl::native::hand::Device;
-use dml_arenas::{DiscoverError, DiscoverOptions, Mechanisms};
+use dml_arenas::{DiscoverError, DiscoverOptions, Mechanisms, Sharing};
 use dml_core::{AcquireError, ConfigError, TransferError, ViewError};
 use dml_scheduler::metrics::Summary;
 use layered::Layered;
@@ -502,13 +502,21 @@ impl Bench {
         let (hand, noopt, opt) = match framework {
             Framework::OpenCl => {
                 let hand = Hand::OpenCl(hand::Hand::new(Device::open(number).map_err(missing)?, row)?);
-                (hand, options.clone().mechanisms(Mechanisms::Mapped), options.bind(device))
+                (
+                    hand,
+                    options.clone().mechanisms(Mechanisms::Mapped),
+                    options.sharing(Sharing::bound(device)),
+                )
             }
             #[cfg(feature = "cuda")]
             Framework::Cuda => {
                 let opened = dml_arenas::cuda::native::hand::Device::open(number).map_err(missing)?;
                 let hand = Hand::Cuda(hand_cuda::Hand::new(opened, row)?);
-                (hand, options.clone(), options.cuda_pinned(PINNED_BYTES).allow_binding(device))
+                (
+                    hand,
+                    options.clone(),
+                    options.sharing(Sharing::page_locked(PINNED_BYTES).allow_binding(device)),
+                )
             }
             #[cfg(not(feature = "cuda"))]
             Framework::Cuda => {

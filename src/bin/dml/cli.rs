@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use dml::prelude::DiscoverOptions;
+use dml::prelude::{DiscoverOptions, Workers};
 use dml::scheduler::PolicySpec;
 use dml_workloads::prepare::Workload;
 use std::collections::BTreeSet;
@@ -122,17 +122,14 @@ pub(crate) struct WorkerOptions {
 impl WorkerOptions {
     /// Returns the discovery options with these settings.
     pub(crate) fn discover_options(&self) -> DiscoverOptions {
-        let mut options = DiscoverOptions::default();
-        if let Some(workers) = self.offload {
-            options = options.offload(workers);
-        }
+        let mut workers = self.offload.map_or_else(Workers::default, Workers::new);
         for pin in &self.pin {
-            options = options.pin(&pin.device, pin.value.0.iter().copied());
+            workers = workers.pin(&pin.device, pin.value.0.iter().copied());
         }
         if let Some(seconds) = self.time_limit {
-            options = options.offload_time_limit(Some(Duration::from_secs(seconds)));
+            workers = workers.time_limit(Some(Duration::from_secs(seconds)));
         }
-        options
+        DiscoverOptions::default().offload(workers)
     }
 }
 
@@ -630,9 +627,9 @@ mod tests {
         assert_eq!(options(&["--offload", "3"]), format!("{:?}", plain().offload(3)));
         assert_eq!(
             options(&["--pin", "offload:1=0,2-3"]),
-            format!("{:?}", plain().pin("offload:1", [0, 2, 3]))
+            format!("{:?}", plain().offload(Workers::default().pin("offload:1", [0, 2, 3])))
         );
-        let limited = plain().offload_time_limit(Some(Duration::from_secs(7)));
+        let limited = plain().offload(Workers::default().time_limit(Some(Duration::from_secs(7))));
         assert_eq!(options(&["--time-limit", "7"]), format!("{limited:?}"));
     }
 

@@ -16,7 +16,7 @@ pub(crate) fn run(options: &DevicesOptions) -> Result<(), Failure> {
     }
     let mut cache = Cache::open();
     if let (Some([from, to]), Some(bytes)) = (options.plan.as_deref(), options.bytes) {
-        wanted = options.bind.iter().fold(wanted, |wanted, device| wanted.bind(device));
+        wanted = wanted.sharing(options.bind.iter().fold(Sharing::default(), Sharing::bind));
         return show_plan(options, wanted, cache, ((from, to), bytes));
     }
     let platform = found(wanted, options)?;

@@ -35,7 +35,7 @@ impl Machine {
             wanted = wanted.limit(&limit.device, limit.value);
         }
         if options.memory == Memory::Auto {
-            wanted = wanted.in_place();
+            wanted = wanted.sharing(Sharing::in_place());
         }
         let mut platform = discover(&wanted)?;
         if let Some(limit_bytes) = options.pinned.pinned {
@@ -72,12 +72,14 @@ impl Machine {
             }
         }
         if options.memory == Memory::Bound {
-            wanted = if is_locked {
-                bound_to_locked(wanted, &names)?
-            } else {
-                check_unbound(&names)?;
-                bound(wanted, &names)
+            let sharing = match options.pinned.pinned.filter(|_| is_locked) {
+                Some(limit_bytes) => bound_to_locked(limit_bytes, &names)?,
+                None => {
+                    check_unbound(&names)?;
+                    bound(&names)
+                }
             };
+            wanted = wanted.sharing(sharing);
         }
         if shares.is_some() || options.memory == Memory::Bound {
             // Ends the workers before the next discovery starts new ones.
@@ -135,7 +137,7 @@ pub(crate) fn page_locked(
         eprintln!("dml: {}", no_gpu(&platform));
         return Ok((wanted, platform));
     }
-    let wanted = wanted.cuda_pinned(limit_bytes);
+    let wanted = wanted.sharing(Sharing::page_locked(limit_bytes));
     // Ends the workers before the next discovery starts new ones.
     drop(platform);
     let platform = discover(&wanted)?;
@@ -163,12 +165,12 @@ pub(crate) fn pinned_bytes(platform: &Platform) -> Option<u64> {
 
 /// Makes the memories of these devices share one storage: shared memory if there are workers, otherwise main
 /// memory.
-fn bound(options: DiscoverOptions, names: &[String]) -> DiscoverOptions {
+fn bound(names: &[String]) -> Sharing {
     let of = |kind: &'static str| names.iter().filter(move |name| name.starts_with(kind)).cloned();
     if of("offload:").next().is_none() {
-        return of("opencl:").fold(options, DiscoverOptions::bind);
+        return of("opencl:").fold(Sharing::default(), Sharing::bind);
     }
-    options.share(["cpu".to_owned()].into_iter().chain(of("offload:")).chain(of("opencl:")))
+    Sharing::memory(["cpu".to_owned()].into_iter().chain(of("offload:")).chain(of("opencl:")))
 }
 
 /// Checks that no device needs page-locked memory to be bound.
@@ -186,12 +188,13 @@ fn uses_locked(name: &str) -> bool {
 }
 
 /// Binds CUDA GPUs to page-locked main memory, which they use in place.
-fn bound_to_locked(options: DiscoverOptions, names: &[String]) -> Result<DiscoverOptions, Failure> {
+fn bound_to_locked(limit_bytes: u64, names: &[String]) -> Result<Sharing, Failure> {
     if let Some(name) = names.iter().find(|name| !uses_locked(name)) {
         let why = "does not use CUDA's page-locked memory in place: name only cpu and CUDA GPUs";
         return Err(Failure::Usage(format!("--pinned with --memory bound: {name} {why}")));
     }
-    Ok(names.iter().filter(|name| *name != "cpu").cloned().fold(options, DiscoverOptions::bind))
+    let gpus = names.iter().filter(|name| *name != "cpu");
+    Ok(gpus.fold(Sharing::page_locked(limit_bytes), Sharing::bind))
 }
 
 /// Backend name of discovery's notes about ignored calibrations.
@@ -374,15 +377,11 @@ mod tests {
             assert!(matches!(told(allowed), Ok(1)), "{allowed:?}");
         }
         let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
-        let refused = bound_to_locked(DiscoverOptions::default(), &names(&["cpu", "cuda:0", "offload:0"]));
+        let refused = bound_to_locked(1, &names(&["cpu", "cuda:0", "offload:0"]));
         let Err(Failure::Usage(told)) = refused else { panic!("{refused:?}") };
         assert!(told.starts_with("--pinned with --memory bound: offload:0 does not"), "{told}");
-        let bound =
-            bound_to_locked(DiscoverOptions::default(), &names(&["cpu", "cuda:0", "cuda:1"])).unwrap();
-        assert_eq!(
-            format!("{bound:?}"),
-            format!("{:?}", DiscoverOptions::default().bind("cuda:0").bind("cuda:1"))
-        );
+        let bound = bound_to_locked(1, &names(&["cpu", "cuda:0", "cuda:1"])).unwrap();
+        assert_eq!(bound, Sharing::page_locked(1).bind("cuda:0").bind("cuda:1"));
     }
 
     #[test]
@@ -419,16 +418,12 @@ mod tests {
     fn what_is_bound_depends_on_the_workers() {
         let bound = |names: &[&str]| {
             let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-            format!("{:?}", bound(DiscoverOptions::default(), &names))
+            bound(&names)
         };
-        let plain = DiscoverOptions::default;
-        assert_eq!(bound(&["cpu"]), format!("{:?}", plain()));
-        assert_eq!(
-            bound(&["cpu", "opencl:0", "opencl:1"]),
-            format!("{:?}", plain().bind("opencl:0").bind("opencl:1"))
-        );
-        let shared = plain().share(["cpu", "offload:0", "opencl:0"]);
-        assert_eq!(bound(&["opencl:0", "offload:0"]), format!("{shared:?}"), "the host shares, used or not");
+        assert_eq!(bound(&["cpu"]), Sharing::default());
+        assert_eq!(bound(&["cpu", "opencl:0", "opencl:1"]), Sharing::bound("opencl:0").bind("opencl:1"));
+        let shared = Sharing::memory(["cpu", "offload:0", "opencl:0"]);
+        assert_eq!(bound(&["opencl:0", "offload:0"]), shared, "the host shares, used or not");
     }
 
     const THREE: [(&str, Option<u32>); 3] = [("cpu", None), ("opencl:0", None), ("offload:0", None)];
