@@ -3,7 +3,8 @@
 //! Run with `cargo run --example acquire`. Without an OpenCL device, the host doubles both halves.
 
 use dml::arenas::OpenClArena;
-use dml::arenas::opencl::{KernelArg, Launch};
+use dml::arenas::launch::{Grid, KernelArg};
+use dml::core::Scalar;
 use dml::prelude::*;
 use std::error::Error;
 
@@ -33,10 +34,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             let arena = arena.downcast_ref::<OpenClArena>().ok_or("opencl:0 has an OpenCL arena")?;
             let kernel = arena.kernel(DOUBLE, "twice", "")?;
             let block = grants.block(&rest)?.ok_or("bytes were asked for")?;
-            let launch = Launch { offset: ITEMS / 2, items: ITEMS / 2, local: 64 };
+            let launch = Grid::line(ITEMS / 2, ITEMS / 2, 64);
             // SAFETY: the kernel touches only elements below its last argument, all within the block.
-            let running =
-                unsafe { kernel.launch(&[KernelArg::Block(block), KernelArg::U64(ITEMS)], launch) }?;
+            let running = unsafe {
+                kernel.launch(&[KernelArg::Block(block), KernelArg::Scalar(Scalar::U64(ITEMS))], launch)
+            }?;
             grants.in_flight(running).wait()?.release()?;
         }
         Err(missing) => {

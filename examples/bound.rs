@@ -6,7 +6,7 @@
 //! In each turn the device adds one to every word, and the host reads one word of every page.
 
 use dml::arenas::OpenClArena;
-use dml::arenas::opencl::{KernelArg, Launch};
+use dml::arenas::launch::{Grid, KernelArg};
 use dml::prelude::*;
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ fn turns(platform: &Platform, device: &str, words: usize, turns: u32) -> Result<
         let grants = platform.acquire(device).read_write(&data).wait()?;
         let args = [KernelArg::Block(grants.block(&data)?.ok_or("it has bytes")?)];
         // SAFETY: the kernel touches one word of the buffer per item. The grant lasts until it has ended.
-        let run = unsafe { kernel.launch(&args, Launch { offset: 0, items: words as u64, local: 0 }) }?;
+        let run = unsafe { kernel.launch(&args, Grid::line(0, words as u64, 0)) }?;
         grants.in_flight(run).wait()?.release()?;
         let seen = data.read()?;
         let is_right = |(index, word): (usize, &u32)| *word == (index as u32).wrapping_add(turn);

@@ -5,8 +5,8 @@
 
 use dml::Kernel;
 use dml::arenas::OpenClArena;
-use dml::arenas::opencl::{KernelArg, Launch};
-use dml::core::Fence;
+use dml::arenas::launch::{Grid, KernelArg};
+use dml::core::{Fence, Scalar};
 use dml::prelude::*;
 use std::error::Error;
 
@@ -45,9 +45,9 @@ fn main() -> Result<(), Box<dyn Error>> {
                 let args = [
                     KernelArg::Block(block(&source)?),
                     KernelArg::Block(block(&target)?),
-                    KernelArg::U64(package.end()),
+                    KernelArg::Scalar(Scalar::U64(package.end())),
                 ];
-                let launch = Launch { offset: package.start(), items: package.items(), local: LOCAL };
+                let launch = Grid::line(package.start(), package.items(), LOCAL);
                 // SAFETY: the kernel touches only the elements of the package's items, all within the blocks.
                 Ok(unsafe { program.launch(&args, launch) }?)
             },

@@ -14,9 +14,10 @@
 //! either order. A time is the mean of both.
 
 use dml::arenas::OpenClArena;
+use dml::arenas::launch::{Grid, KernelArg};
 use dml::arenas::native::HandWritten;
+use dml::arenas::opencl::OpenClKernel;
 use dml::arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
-use dml::arenas::opencl::{KernelArg, Launch, OpenClKernel};
 use dml::core::InFlight;
 use dml::prelude::*;
 use std::error::Error;
@@ -156,7 +157,7 @@ impl Rig {
         let range = self.result.range(words.clone());
         let grants = self.platform.acquire(self.device).write(&range).wait()?;
         let args = [KernelArg::Block(grants.block(&range)?.ok_or("it has bytes")?)];
-        let launch = Launch { offset: words.start, items: words.end - words.start, local: 0 };
+        let launch = Grid::line(words.start, words.end - words.start, 0);
         // SAFETY: the kernel writes one word of the range per item. The range is granted until it has ended.
         let run = unsafe { self.fill.launch(&args, launch) }?;
         Ok(grants.in_flight(run))

@@ -4,7 +4,8 @@
 #![cfg(all(not(dml_loom), feature = "opencl"))]
 
 use dml::Kernel;
-use dml::arenas::launch::{self, OpenClLauncher};
+use dml::arenas::launch::{self, CompiledLauncher};
+use dml::arenas::opencl::OpenClKernel;
 use dml::core::{
     AcquireError, ArenaKind, DeviceKind, Fence, Launch, LaunchArg, LaunchError, Launcher, Misfit, Scalar,
 };
@@ -396,7 +397,7 @@ fn only_launchers_can_be_checked() {
 }
 
 /// Builds kernels of OpenCL C for the tests.
-fn built(platform: &Platform, source: &str, name: &str) -> Vec<(DeviceId, OpenClLauncher)> {
+fn built(platform: &Platform, source: &str, name: &str) -> Vec<(DeviceId, CompiledLauncher<OpenClKernel>)> {
     // SAFETY: the kernels of these tests stay within their buffers for the sizes that the tests use.
     unsafe { launch::opencl(platform, source, name, "") }.expect("it compiles")
 }

@@ -7,7 +7,8 @@
 //! of the two rates. Nothing is judged.
 
 use cudarc::driver::sys::{self, CUcontext, CUresult, CUstream};
-use dml_arenas::cuda::{CudaKernel, KernelArg, Launch};
+use dml_arenas::cuda::CudaKernel;
+use dml_arenas::launch::{Grid, KernelArg};
 use dml_arenas::{CudaArena, Discover, DiscoverOptions, Sharing};
 use dml_core::internal::sync::Arc;
 use dml_core::{Arena, Buffer, DeviceId, Platform, Scalar};
@@ -287,7 +288,7 @@ fn launches(arena: &Arc<dyn Arena>) -> Result<(), Box<dyn Error>> {
     {
         let args = [KernelArg::Block(block.block()), KernelArg::Scalar(Scalar::U64(clocks))];
         // SAFETY: the kernel writes the first word of the block.
-        let launch = || unsafe { kernel.launch(&args, Launch::line(0, 128, 128)) };
+        let launch = || unsafe { kernel.launch(&args, Grid::line(0, 128, 128)) };
         let fence = best(|| {
             timed(|| (0..LAUNCHES).try_for_each(|_| launch()?.wait().map(drop).map_err(Into::into)))
         })?;

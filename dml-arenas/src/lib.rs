@@ -39,9 +39,9 @@
 //! 4. `unsafe` is confined to calls into the operating system and the frameworks; each block names the reason
 //!    why it is sound.
 
-#[cfg(any(feature = "cuda", feature = "opencl"))]
-mod beside;
 pub mod calibrate;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+mod compiled;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod discover;
@@ -50,8 +50,6 @@ pub mod faulty;
 pub mod files;
 mod fork;
 mod function;
-#[cfg(any(feature = "cuda", feature = "opencl"))]
-mod groups;
 pub mod kit;
 pub mod launch;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
@@ -66,12 +64,8 @@ pub mod offload;
 #[cfg(feature = "opencl")]
 pub mod opencl;
 mod options;
-#[cfg(any(feature = "cuda", feature = "opencl"))]
-mod programs;
 #[cfg(all(feature = "offload", target_os = "linux"))]
 pub mod shared;
-#[cfg(any(feature = "cuda", feature = "opencl"))]
-mod source;
 #[cfg(any(feature = "calibration", feature = "cuda"))]
 mod user_cache;
 

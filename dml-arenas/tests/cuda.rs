@@ -6,8 +6,8 @@ mod common;
 
 use common::{copy_in, copy_out, host, pattern, put, take, whole, with_cuda};
 use cudarc::driver::sys::{CUdevice_attribute, CUresult, cuDevicePrimaryCtxGetState, cuDriverGetVersion};
-use dml_arenas::cuda::{BuildError, CudaKernel, KernelArg, Launch};
-use dml_arenas::launch::CudaLauncher;
+use dml_arenas::cuda::CudaKernel;
+use dml_arenas::launch::{BuildCause, CompiledKernel, CompiledLauncher, Grid, KernelArg};
 use dml_arenas::{CudaArena, Discover, DiscoverOptions, HostArena, Sharing};
 use dml_core::internal::sync::Arc;
 use dml_core::{
@@ -113,8 +113,9 @@ fn a_kernel_covers_its_grid_and_no_others() {
             KernelArg::Scalar(Scalar::U32(width as u32)),
             KernelArg::Scalar(Scalar::U64((first + rows) as u64)),
         ];
-        let [offset, items] = [[0, first, 0], [width, rows, 1]].map(|sizes| sizes.map(|size| size as u64));
-        let launch = Launch { offset, items, local: [local[0] as u64, local[1] as u64, 1] };
+        let [offset, items, local_size] =
+            [[0, first], [width, rows], local].map(|of| of.map(|size| size as u64));
+        let launch = Grid::new(offset, items, local_size);
         // SAFETY: the kernel ends at column `width` and at row `end`, at most `height`, all of which the
         // block has.
         let fence = unsafe { kernel.launch(&args, launch) }.unwrap();
@@ -122,7 +123,7 @@ fn a_kernel_covers_its_grid_and_no_others() {
         let found = words(&take(&to, Span::new(0, (width * height * 4) as u64)));
         assert_eq!(found, expected, "{first} {rows} {local:?}");
     }
-    let endless = Launch { offset: [0, 1, 0], items: [1, u64::MAX, 1], local: [1, 8, 1] };
+    let endless = Grid::new([0, 1, 0], [1, u64::MAX, 1], [1, 8, 1]);
     let args =
         [KernelArg::Block(to.block()), KernelArg::Scalar(Scalar::U32(1)), KernelArg::Scalar(Scalar::U64(0))];
     // SAFETY: the launch is refused, and with an end of zero the kernel would touch nothing.
@@ -162,7 +163,7 @@ fn a_kernel_covers_its_items_and_no_others() {
             KernelArg::Scalar(Scalar::U64(offset + items)),
         ];
         // SAFETY: the kernel ends at word `offset + items`, at most 5000, and both blocks have 5000 words.
-        let fence = unsafe { kernel.launch(&args, Launch::line(offset, items, local)) }.unwrap();
+        let fence = unsafe { kernel.launch(&args, Grid::line(offset, items, local)) }.unwrap();
         assert_eq!(fence.wait(), Ok(0));
         assert_eq!(words(&take(&to, Span::new(0, 20_000))), expected, "{offset} {items} {local}");
     }
@@ -185,7 +186,7 @@ fn a_command_sees_what_ended_before_it_in_another_stream() {
             KernelArg::Scalar(Scalar::U64(len / 4)),
         ];
         // SAFETY: the kernel ends at word `len / 4`, the last of both blocks.
-        let run = unsafe { kernel.launch(&args, Launch::line(0, len / 4, 64)) }.unwrap();
+        let run = unsafe { kernel.launch(&args, Grid::line(0, len / 4, 64)) }.unwrap();
         assert_eq!(run.wait(), Ok(0));
         assert_eq!(copy_out(&to, 0, &mut output).unwrap().wait(), Ok(len));
         let expected = words(input.bytes());
@@ -212,7 +213,7 @@ fn reverses(kernel: &CudaKernel, data: &OwnBlock, local_bytes: u64) {
     put(data, 0, &before);
     let args = [KernelArg::Local(1000), KernelArg::Block(data.block()), KernelArg::Local(local_bytes - 1000)];
     // SAFETY: four blocks of 256 threads, each a word of the 1024 that there are.
-    let run = unsafe { kernel.launch(&args, Launch::line(0, 1024, 256)) };
+    let run = unsafe { kernel.launch(&args, Grid::line(0, 1024, 256)) };
     assert_eq!(run.unwrap().wait(), Ok(0), "{local_bytes}");
     let expected: Vec<u32> = words(&before).chunks(256).flat_map(|part| part.iter().rev().copied()).collect();
     assert_eq!(words(&take(data, Span::new(0, 4096))), expected, "{local_bytes}");
@@ -239,11 +240,11 @@ fn local_memory_is_no_parameter_and_a_kernel_without_items_begins_at_zero() {
     }
     let args = [KernelArg::Block(data.block()), KernelArg::Local(1 << 30)];
     // SAFETY: refused, for that much local memory has no device.
-    let refused = unsafe { kernel.launch(&args, Launch::line(0, 1024, 256)) }.unwrap_err();
+    let refused = unsafe { kernel.launch(&args, Grid::line(0, 1024, 256)) }.unwrap_err();
     assert!(refused.to_string().contains("local memory") && !refused.is_device_lost(), "{refused}");
     let args = [KernelArg::Block(data.block()), KernelArg::Local(1024)];
     // SAFETY: refused, for the kernel would not know its items.
-    let refused = unsafe { kernel.launch(&args, Launch::line(1, 256, 256)) }.unwrap_err();
+    let refused = unsafe { kernel.launch(&args, Grid::line(1, 256, 256)) }.unwrap_err();
     assert!(refused.to_string().contains("begin at zero"), "{refused}");
 }
 
@@ -272,11 +273,11 @@ fn ptx_is_accepted() {
     put(&to, 0, &pattern(8, 1));
     let args = [KernelArg::Block(to.block()), KernelArg::Bytes(&[0x78, 0x56, 0x34, 0x12])];
     // SAFETY: one thread writes the first word of two.
-    assert_eq!(unsafe { kernel.launch(&args, Launch::line(0, 1, 1)) }.unwrap().wait(), Ok(0));
+    assert_eq!(unsafe { kernel.launch(&args, Grid::line(0, 1, 1)) }.unwrap().wait(), Ok(0));
     assert_eq!(words(&take(&to, Span::new(0, 8)))[0], 0x1234_5678);
     assert_eq!(take(&to, Span::new(4, 8)), pattern(8, 1)[4..]);
     let damaged = cuda(&arena).kernel(&PTX.replace("st.global", "st.nowhere"), "set_word", "").unwrap_err();
-    assert!(matches!(&damaged, BuildError::Compile { log, .. } if log.contains("nowhere")), "{damaged}");
+    assert!(matches!(&damaged.cause, BuildCause::Compile(log) if log.contains("nowhere")), "{damaged}");
 }
 
 #[test]
@@ -284,15 +285,15 @@ fn what_the_compiler_refuses_is_said_with_its_log() {
     let Some(arena) = arena("what_the_compiler_refuses_is_said_with_its_log") else { return };
     let source = "extern \"C\" __global__ void broken(unsigned* out) {\n    out[0] = missing;\n}";
     let error = cuda(&arena).kernel(source, "broken", "").unwrap_err();
-    let BuildError::Compile { log, kernel, .. } = &error else { panic!("{error}") };
-    assert!(kernel == "broken" && log.contains("missing") && log.contains("kernel.cu(2)"), "{log}");
+    let BuildCause::Compile(log) = &error.cause else { panic!("{error}") };
+    assert!(error.kernel == "broken" && log.contains("missing") && log.contains("kernel.cu(2)"), "{log}");
     let error = cuda(&arena).kernel(SCALE, "scala", "").unwrap_err();
-    assert!(matches!(error, BuildError::NoKernel { .. }), "{error}");
+    assert!(matches!(error.cause, BuildCause::NoKernel(_)), "{error}");
     let error = cuda(&arena).kernel(SCALE, "scale", "--no-such-option").unwrap_err();
     assert!(error.to_string().contains("no-such-option"), "{error}");
     for (source, name, options) in [("a\0b", "f", ""), (SCALE, "sc\0ale", ""), (SCALE, "scale", "-D\0")] {
         let error = cuda(&arena).kernel(source, name, options).unwrap_err();
-        assert!(matches!(error, BuildError::ZeroCharacter { .. }), "{error}");
+        assert!(matches!(error.cause, BuildCause::ZeroCharacter(_)), "{error}");
     }
 }
 
@@ -312,7 +313,7 @@ fn arguments_that_do_not_fit_are_refused() {
     assert!(matches!(wide, Misfit::Argument { index: 2, .. }), "{wide}");
     let block = alloc(&arena, 8);
     // SAFETY: refused.
-    let refused = unsafe { kernel.launch(&[KernelArg::Block(block.block())], Launch::line(0, 1, 1)) };
+    let refused = unsafe { kernel.launch(&[KernelArg::Block(block.block())], Grid::line(0, 1, 1)) };
     assert!(refused.unwrap_err().to_string().contains("takes 4 arguments, not 1"));
 }
 
@@ -396,7 +397,7 @@ fn write_late(arena: &Arc<dyn Arena>, to: &OwnBlock, word: u32, millis: u64) -> 
     let (word, nanos) = (Scalar::U32(word), Scalar::U64(millis * 1_000_000));
     let args = [KernelArg::Block(to.block()), KernelArg::Scalar(word), KernelArg::Scalar(nanos)];
     // SAFETY: one thread writes the first word.
-    unsafe { kernel.launch(&args, Launch::line(0, 1, 1)) }.unwrap()
+    unsafe { kernel.launch(&args, Grid::line(0, 1, 1)) }.unwrap()
 }
 
 /// Says on a channel that it was woken.
@@ -475,7 +476,7 @@ fn independent_launches_run_at_once_and_others_in_their_order() {
     }"#;
     let kernel = cuda(&arena).kernel(source, "meets", "").unwrap();
     // SAFETY: it touches the two words that its buffer has.
-    let launcher = unsafe { CudaLauncher::new(cuda(&arena).kernel(source, "meets", "").unwrap()) };
+    let launcher = unsafe { CompiledLauncher::new(cuda(&arena).kernel(source, "meets", "").unwrap()) };
     let buffer = platform.raw_buffer(8).build().unwrap();
     let shape = ItemShape::line(1);
     // The second launch is under grants of another buffer, or of the same one.
@@ -536,7 +537,7 @@ fn a_kernel_is_told_its_first_item_and_its_end() {
         }
     }"#;
     let (kernel, out) = (cuda(&arena).kernel(source, "told", "").unwrap(), alloc(&arena, 48));
-    let launch = Launch { offset: [17, 200, 3], items: [5, 30, 1], local: [64, 1, 1] };
+    let launch = Grid::new([17, 200, 3], [5, 30, 1], [64, 1, 1]);
     // SAFETY: it writes six words, which the block has.
     let run = unsafe { kernel.launch(&[KernelArg::Block(out.block())], launch) };
     assert_eq!(run.unwrap().wait(), Ok(0));
@@ -561,7 +562,7 @@ fn a_launch_of_more_rows_than_the_driver_takes_covers_all_of_them_once() {
     let out = alloc(&arena, bytes);
     put(&out, 0, &vec![0; bytes as usize]);
     let args = [KernelArg::Block(out.block()), KernelArg::Scalar(Scalar::U64(first + rows))];
-    let launch = Launch { offset: [0, first, 0], items: [32, rows, 1], local: [32, 1, 1] };
+    let launch = Grid::new([0, first, 0], [32, rows, 1], [32, 1, 1]);
     // SAFETY: it writes a word of each of its rows, all of which the block has.
     let run = unsafe { kernel.launch(&args, launch) };
     assert_eq!(run.unwrap().wait(), Ok(0));
@@ -574,7 +575,7 @@ fn a_launch_of_more_rows_than_the_driver_takes_covers_all_of_them_once() {
     // Who is not told its items would compute the first part three times.
     let untold = r#"extern "C" __global__ void untold(unsigned* out) { out[0] = 1; }"#;
     let kernel = cuda(&arena).kernel(untold, "untold", "").unwrap();
-    let launch = Launch { offset: [0; 3], ..launch };
+    let launch = Grid::new([0; 3], [32, rows, 1], [32, 1, 1]);
     // SAFETY: it writes a word, which the block has.
     let error = unsafe { kernel.launch(&args[..1], launch) }.unwrap_err().to_string();
     assert!(error.contains("untold has no DmlItems"), "{error}");
@@ -657,7 +658,7 @@ fn a_launcher_says_what_did_not_begin() {
     let arena = platform.arena(platform.home(device).unwrap()).clone();
     let kernel = || cuda(&arena).kernel(LATE, "late", "").unwrap();
     // SAFETY: one thread writes the first word.
-    let launcher = unsafe { CudaLauncher::new(kernel()) };
+    let launcher = unsafe { CompiledLauncher::new(kernel()) };
     let buffer = platform.buffer_from(vec![7_u32; 2]).unwrap();
     let launch = |local_bytes| {
         let mut grants = platform.acquire(device).read_write(&buffer).wait().unwrap();

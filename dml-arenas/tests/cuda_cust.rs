@@ -12,7 +12,8 @@ use cust::context::legacy;
 use cust::device::Device;
 use cust::memory::{CopyDestination, DeviceBuffer, LockedBuffer};
 use dml_arenas::CudaArena;
-use dml_arenas::cuda::{ExternalError, InContext, KernelArg, Launch};
+use dml_arenas::cuda::{ExternalError, InContext};
+use dml_arenas::launch::{Grid, KernelArg};
 use dml_core::Foreign;
 use dml_core::{ArenaId, Buffer, DeviceId, NativeHandle, Platform, Scalar, record::Operation};
 
@@ -52,7 +53,7 @@ impl Rig {
         let block = grants.block(buffer).unwrap().unwrap().clone();
         let args = [KernelArg::Block(&block), KernelArg::Scalar(Scalar::U64(buffer.len()))];
         // SAFETY: the kernel ends at the last word of the buffer, whose block this is.
-        let fence = unsafe { kernel.launch(&args, Launch::line(0, buffer.len(), 128)) }.unwrap();
+        let fence = unsafe { kernel.launch(&args, Grid::line(0, buffer.len(), 128)) }.unwrap();
         drop(block);
         grants.in_flight(fence).wait().unwrap().release().unwrap();
     }

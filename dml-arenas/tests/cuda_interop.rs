@@ -15,11 +15,12 @@ use cudarc::driver::sys::{
     cuMemcpyHtoD_v2,
 };
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
-use dml_arenas::cuda::{ExternalError, KernelArg, Launch};
+use dml_arenas::cuda::ExternalError;
 use dml_arenas::dlpack::abi::{
     CUDA, CUDA_HOST, DLDevice, DLManagedTensorVersioned, DLTensor, FLAG_READ_ONLY, VERSION,
 };
 use dml_arenas::dlpack::{self, Element, ExportError, ImportError, Tensor, Unexported};
+use dml_arenas::launch::{Grid, KernelArg};
 use dml_arenas::{CudaArena, Discover, DiscoverOptions, HostArena, Sharing};
 use dml_core::internal::sync::Arc;
 use dml_core::{
@@ -120,7 +121,7 @@ fn step(rig: &Rig, buffer: &Buffer<u32>) {
     let block = grants.block(buffer).unwrap().unwrap().clone();
     let args = [KernelArg::Block(&block), KernelArg::Scalar(Scalar::U64(buffer.len()))];
     // SAFETY: the kernel ends at the last word of the buffer, whose block this is.
-    let fence = unsafe { kernel.launch(&args, Launch::line(0, buffer.len(), 128)) }.unwrap();
+    let fence = unsafe { kernel.launch(&args, Grid::line(0, buffer.len(), 128)) }.unwrap();
     drop(block);
     grants.in_flight(fence).wait().unwrap().release().unwrap();
 }
@@ -420,7 +421,7 @@ fn a_kernel_under_way_keeps_its_blocks() {
     let block = grants.block(&buffer).unwrap().unwrap().clone();
     let args = [KernelArg::Block(&block), KernelArg::Scalar(Scalar::U64(300_000_000))];
     // SAFETY: one thread writes the first word.
-    let fence = unsafe { kernel.launch(&args, Launch::line(0, 1, 1)) }.unwrap();
+    let fence = unsafe { kernel.launch(&args, Grid::line(0, 1, 1)) }.unwrap();
     drop(block);
     // Against the rules: the grant ends before the kernel.
     grants.release().unwrap();

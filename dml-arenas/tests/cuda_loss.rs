@@ -13,7 +13,7 @@ mod common;
 mod forks;
 
 use common::with_cuda;
-use dml_arenas::cuda::{KernelArg, Launch};
+use dml_arenas::launch::{Grid, KernelArg};
 use dml_arenas::{CudaArena, Discover, DiscoverOptions};
 use dml_core::{Arena, Buffer, DeviceId, Platform};
 
@@ -39,7 +39,7 @@ fn add_one(platform: &Platform, gpu: DeviceId, data: &Buffer<u32>) {
         let end = dml_core::Scalar::U64(WORDS.into());
         let args = [KernelArg::Block(block), KernelArg::Scalar(end)];
         // SAFETY: the kernel ends at the last word of the buffer.
-        unsafe { kernel.launch(&args, Launch::line(0, WORDS.into(), 128)) }.unwrap()
+        unsafe { kernel.launch(&args, Grid::line(0, WORDS.into(), 128)) }.unwrap()
     };
     grants.in_flight(fence).wait().unwrap().release().unwrap();
 }
@@ -74,7 +74,7 @@ fn a_kernel_that_traps_loses_its_device_and_nothing_else() {
     let fence = {
         let block = grants.block(&gone).unwrap().expect("the GPU has it");
         // SAFETY: the kernel reads the first word, and stops.
-        unsafe { kernel.launch(&[KernelArg::Block(block)], Launch::line(0, 32, 32)) }.unwrap()
+        unsafe { kernel.launch(&[KernelArg::Block(block)], Grid::line(0, 32, 32)) }.unwrap()
     };
     let failed = grants.in_flight(fence).wait().unwrap_err();
     assert!(failed.is_device_lost(), "{failed}");

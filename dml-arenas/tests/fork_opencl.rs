@@ -8,12 +8,13 @@ mod common;
 mod forks;
 
 use common::{with_opencl, with_opencl_options};
+use dml_arenas::launch::{Grid, KernelArg};
 use dml_arenas::native::HandWritten;
+use dml_arenas::opencl::OpenClKernel;
 use dml_arenas::opencl::native::hand::Device;
 use dml_arenas::opencl::native::{Baseline, BaselineArg, BaselineError, BaselineSpec};
-use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel};
 use dml_arenas::{Discover, DiscoverOptions, OpenClArena, Sharing};
-use dml_core::{AcquireError, Buffer, DeviceId, InFlight, Platform};
+use dml_core::{AcquireError, Buffer, DeviceId, InFlight, Platform, Scalar};
 use forks::{Child, Fork, Gate, Leave, child, fork, leave};
 use std::time::{Duration, Instant};
 
@@ -62,8 +63,12 @@ impl Scene {
         let grants =
             self.platform.acquire(self.there).read_write(buffer).wait().expect("nobody else holds it");
         let block = grants.block(buffer).expect("granted").expect("it has bytes").clone();
-        let arguments = [KernelArg::Block(&block), KernelArg::U32(rounds), KernelArg::U64(buffer.len())];
-        let launch = Launch { offset: 0, items: buffer.len(), local: 0 };
+        let arguments = [
+            KernelArg::Block(&block),
+            KernelArg::Scalar(Scalar::U32(rounds)),
+            KernelArg::Scalar(Scalar::U64(buffer.len())),
+        ];
+        let launch = Grid::line(0, buffer.len(), 0);
         // SAFETY: the kernel touches the elements below its last argument, which the block has.
         let fence = unsafe { self.turn.launch(&arguments, launch) }.expect("it fits");
         grants.in_flight(fence)
@@ -168,8 +173,12 @@ fn a_child_that_uses_a_device_is_told_so() {
         // A device that has the bytes is granted them, but computes nothing.
         let grants = scene.platform.acquire(scene.there).read_write(&other.buffer).wait().unwrap();
         let block = grants.block(&other.buffer).unwrap().unwrap().clone();
-        let arguments = [KernelArg::Block(&block), KernelArg::U32(1), KernelArg::U64(1000)];
-        let launch = Launch { offset: 0, items: 1000, local: 0 };
+        let arguments = [
+            KernelArg::Block(&block),
+            KernelArg::Scalar(Scalar::U32(1)),
+            KernelArg::Scalar(Scalar::U64(1000)),
+        ];
+        let launch = Grid::line(0, 1000, 0);
         // SAFETY: as in `begin`.
         let launched = unsafe { scene.turn.launch(&arguments, launch) };
         assert!(launched.unwrap_err().is_device_lost());

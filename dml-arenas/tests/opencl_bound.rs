@@ -7,10 +7,13 @@
 mod common;
 
 use common::{with_opencl, with_opencl_options};
-use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel};
+use dml_arenas::launch::{Grid, KernelArg};
+use dml_arenas::opencl::OpenClKernel;
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena, Sharing};
 use dml_core::internal::sync::Arc;
-use dml_core::{AcquireError, Arena, Buffer, DeviceId, FreeRefusal, Pattern, Platform, record::Operation};
+use dml_core::{
+    AcquireError, Arena, Buffer, DeviceId, FreeRefusal, Pattern, Platform, Scalar, record::Operation,
+};
 use std::time::Duration;
 
 /// Adds `add` and the item's index to the words from `start` to `end`.
@@ -48,11 +51,11 @@ impl Bound {
         let grants = self.platform.acquire(self.device).read_write(&words).wait().unwrap();
         let args = [
             KernelArg::Block(grants.block(&words).unwrap().unwrap()),
-            KernelArg::U32(add),
-            KernelArg::U64(start),
-            KernelArg::U64(end),
+            KernelArg::Scalar(Scalar::U32(add)),
+            KernelArg::Scalar(Scalar::U64(start)),
+            KernelArg::Scalar(Scalar::U64(end)),
         ];
-        let launch = Launch { offset: 0, items: end - start, local: 0 };
+        let launch = Grid::line(0, end - start, 0);
         // SAFETY: the kernel touches the words that the grant names, and those alone; the grant is kept until
         // its end.
         let fence = unsafe { self.kernel.launch(&args, launch) }.unwrap();

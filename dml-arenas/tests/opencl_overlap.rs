@@ -11,10 +11,11 @@ mod common;
 use common::gate::Gate;
 use common::{copy_in, copy_out, pattern, put, take, with_opencl};
 use dml_arenas::OpenClArena;
-use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel};
+use dml_arenas::launch::{Grid, KernelArg};
+use dml_arenas::opencl::OpenClKernel;
 use dml_core::MapState;
 use dml_core::internal::sync::Arc;
-use dml_core::{Arena, DeviceId, DeviceSet, Fence, HostMemory, OwnBlock, Platform, RangeOf, Span};
+use dml_core::{Arena, DeviceId, DeviceSet, Fence, HostMemory, OwnBlock, Platform, RangeOf, Scalar, Span};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -136,9 +137,10 @@ const ADD: &str = "
     __kernel void add(__global uint* words, uint more) { words[get_global_id(0)] += more; }";
 
 fn add(kernel: &OpenClKernel, block: &dml_core::BlockRef, words: std::ops::Range<u64>) -> Fence {
-    let launch = Launch { offset: words.start, items: words.end - words.start, local: 0 };
+    let launch = Grid::line(words.start, words.end - words.start, 0);
     // SAFETY: the items are words of the block, which the caller has on grant until the fence has ended.
-    unsafe { kernel.launch(&[KernelArg::Block(block), KernelArg::U32(1_000_000)], launch) }.unwrap()
+    unsafe { kernel.launch(&[KernelArg::Block(block), KernelArg::Scalar(Scalar::U32(1_000_000))], launch) }
+        .unwrap()
 }
 
 fn seen(platform: &Platform, range: &RangeOf<u32>) -> Vec<u32> {

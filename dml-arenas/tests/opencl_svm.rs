@@ -8,9 +8,10 @@
 mod common;
 
 use common::{with_opencl, with_opencl_options};
-use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel};
+use dml_arenas::launch::{Grid, KernelArg};
+use dml_arenas::opencl::OpenClKernel;
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena, Sharing};
-use dml_core::{Buffer, DeviceId, Grants, InFlight, Platform, record::Operation};
+use dml_core::{Buffer, DeviceId, Grants, InFlight, Platform, Scalar, record::Operation};
 
 /// Adds `add` and the item's index to the words from `start` to `end`.
 const ADD: &str = "
@@ -48,9 +49,9 @@ impl Fine {
     fn begin(&self, data: &Buffer<u32>, add: u32, start: u64, end: u64) -> InFlight {
         let grants = self.grants(data, start, end);
         let block = grants.block(&data.range(start..end)).unwrap().unwrap();
-        let [from, to] = [start, end].map(KernelArg::U64);
-        let args = [KernelArg::Block(block), KernelArg::U32(add), from, to];
-        let launch = Launch { offset: 0, items: end - start, local: 0 };
+        let [from, to] = [start, end].map(|bound| KernelArg::Scalar(Scalar::U64(bound)));
+        let args = [KernelArg::Block(block), KernelArg::Scalar(Scalar::U32(add)), from, to];
+        let launch = Grid::line(0, end - start, 0);
         // SAFETY: the kernel touches the words that the grant names, and those alone; the grant is kept until
         // its end.
         let fence = unsafe { self.kernel.launch(&args, launch) }.unwrap();

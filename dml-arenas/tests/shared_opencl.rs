@@ -10,8 +10,9 @@ mod common;
 mod rig;
 
 use common::with_opencl_options;
+use dml_arenas::launch::{Grid, KernelArg};
 use dml_arenas::offload::{Argument, Function, OffloadArena, Scalar};
-use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel};
+use dml_arenas::opencl::OpenClKernel;
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena, Sharing, Workers};
 use dml_core::internal::state::Alloc;
 use dml_core::{ArenaId, Buffer, Concurrency, DeviceId, Grants, Platform, Span, record::Operation};
@@ -105,9 +106,9 @@ impl Scene {
             .unwrap()
         } else {
             let items = end - start;
-            let (start, end) = (KernelArg::U64(start), KernelArg::U64(end));
-            let args = [KernelArg::Block(block), KernelArg::U32(value), start, end];
-            let launch = Launch { offset: 0, items, local: 0 };
+            let (start, end) = (KernelArg::Scalar(Scalar::U64(start)), KernelArg::Scalar(Scalar::U64(end)));
+            let args = [KernelArg::Block(block), KernelArg::Scalar(Scalar::U32(value)), start, end];
+            let launch = Grid::line(0, items, 0);
             // SAFETY: the kernel touches the words that the grant names, and those alone; the grant is kept
             // until its end.
             unsafe { self.kernel.launch(&args, launch) }.unwrap()

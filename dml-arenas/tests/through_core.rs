@@ -13,7 +13,7 @@ use dml_core::internal::sync::{Arc, Mutex};
 use dml_core::{
     AcquireError, AllocError, Arena, ArenaDesc, ArenaKind, BlockRef, Breach, CopyIn, CopyOut, DeviceDesc,
     DeviceId, DeviceKind, DeviceSet, Fence, Fill, LinkSpeed, MapReport, MapRequest, NewBlock, Platform,
-    PlatformBuilder, TransferError, UnmapRequest,
+    PlatformBuilder, Scalar, TransferError, UnmapRequest,
 };
 use dml_verify::Audited;
 
@@ -169,7 +169,7 @@ fn i24_storage_on_loan_is_not_given_back_and_outlives_its_buffer() {
 fn a_kernel_gets_its_buffers_and_the_host_its_result() {
     use common::with_opencl;
     use dml_arenas::OpenClArena;
-    use dml_arenas::opencl::{KernelArg, Launch};
+    use dml_arenas::launch::{Grid, KernelArg};
     use dml_core::record::Operation;
 
     let Some((platform, device)) = with_opencl("a_kernel_gets_its_buffers_and_the_host_its_result") else {
@@ -191,11 +191,10 @@ fn a_kernel_gets_its_buffers_and_the_host_its_result() {
             KernelArg::Block(block(&a)),
             KernelArg::Block(block(&b)),
             KernelArg::Block(block(&c)),
-            KernelArg::U32(n as u32),
+            KernelArg::Scalar(Scalar::U32(n as u32)),
         ];
         // SAFETY: the kernel ends at the last word of its three buffers.
-        let fence =
-            unsafe { kernel.launch(&args, Launch { offset: 0, items: n as u64, local: 64 }) }.unwrap();
+        let fence = unsafe { kernel.launch(&args, Grid::line(0, n as u64, 64)) }.unwrap();
         grants.in_flight(fence).wait().unwrap().release().unwrap();
         let view = c.read().unwrap();
         assert!(view.iter().zip(0..).all(|(&sum, i)| sum == i * i + 5 - i));

@@ -1,6 +1,6 @@
 use super::{opencl, run_on};
 use dml::Kernel;
-use dml::arenas::launch::{self, OpenClLauncher};
+use dml::arenas::launch::{self, CompiledLauncher};
 use dml::arenas::opencl::OpenClArena;
 use dml::core::{Launcher, Misfit};
 use dml::prelude::*;
@@ -248,7 +248,7 @@ fn a_kernel_that_opts_out_counts_from_its_package() {
     let kernel = |options| arena.kernel(&source(false), "tell", options).unwrap();
     // SAFETY: as above.
     let [own, told] =
-        ["", "-DDML_PACKAGE_GROUPS"].map(|options| unsafe { OpenClLauncher::new(kernel(options)) });
+        ["", "-DDML_PACKAGE_GROUPS"].map(|options| unsafe { CompiledLauncher::new(kernel(options)) });
     let refused = shape.kernel(&out).launchers([(device, own)]).map(drop).unwrap_err().to_string();
     assert!(refused.contains("kernel tell on opencl:0") && refused.contains("`package_kernel`"), "{refused}");
     shape.kernel(&out).launchers([(device, told)]).unwrap();

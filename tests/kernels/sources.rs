@@ -90,7 +90,7 @@ fn many_threads_that_build_one_source_have_kernels_of_their_own() {
     }
 }
 
-/// "The source has no kernel mad", of a source that begins with it.
+/// The source has no kernel `mad`, although it defines one.
 #[test]
 fn a_kernel_with_the_name_of_a_function_of_opencl_is_told_why_it_is_none() {
     let Some((platform, _)) = opencl() else { return };
@@ -104,5 +104,5 @@ fn a_kernel_with_the_name_of_a_function_of_opencl_is_told_why_it_is_none() {
     let source = "kernel void plain(global float *out) { out[get_global_id(0)] = 1; }";
     // SAFETY: nothing is launched.
     let told = unsafe { launch::opencl(&platform, source, "plane", "") }.map(drop).unwrap_err().to_string();
-    assert!(told.ends_with("has no kernel plane"), "{told}");
+    assert!(told.ends_with("the source has no such kernel (a kernel is `kernel void`)"), "{told}");
 }

@@ -1,10 +1,10 @@
 //! The arena of a GPU's memory.
 
 use super::block::CudaBlock;
-use super::error::{BuildError, alloc_error};
+use super::error::alloc_error;
 use super::kernel::Program;
 use super::session::{Session, Way};
-use crate::programs::Programs;
+use crate::compiled::{BuildCause, Programs};
 use cudarc::driver::sys::{CUresult, cuMemcpyDtoHAsync_v2, cuMemcpyHtoDAsync_v2, cuMemsetD8Async};
 use dml_core::internal::sync::Arc;
 use dml_core::{
@@ -26,7 +26,7 @@ const ALIGN_BYTES: u64 = 256;
 pub struct CudaArena {
     pub(super) desc: ArenaDesc,
     pub(super) session: Arc<Session>,
-    pub(super) programs: Programs<Program, BuildError>,
+    pub(super) programs: Programs<Program, BuildCause>,
 }
 
 impl CudaArena {

@@ -7,7 +7,7 @@
 //! ```
 
 use super::kernel_cache::{self, Key};
-use crate::source::includes;
+use crate::compiled::{BuildCause, includes};
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::nvrtc::sys::{
     self, nvrtcCompileProgram, nvrtcCreateProgram, nvrtcDestroyProgram, nvrtcGetCUBIN, nvrtcGetCUBINSize,
@@ -21,19 +21,6 @@ use std::sync::OnceLock;
 /// Prefix of every source: the items of a launch.
 const PRELUDE: &str = include_str!("prelude.cuh");
 
-/// Why a source was not compiled.
-#[derive(Debug)]
-pub(super) enum NotCompiled {
-    /// The compiler rejected the source: its log.
-    Refused(String),
-    /// NVRTC is not available: the reason.
-    NoCompiler(String),
-    /// A call of NVRTC failed: its name, code and message.
-    Call(&'static str, i64, String),
-    /// The part that contains a zero character.
-    Zero(&'static str),
-}
-
 /// The NVRTC of this machine.
 struct Compiler {
     version: (i32, i32),
@@ -42,11 +29,11 @@ struct Compiler {
 }
 
 /// Returns the compiler, or why there is none. The library is opened once per process.
-fn compiler() -> Result<&'static Compiler, NotCompiled> {
+fn compiler() -> Result<&'static Compiler, BuildCause> {
     static COMPILER: OnceLock<Result<Compiler, String>> = OnceLock::new();
     // The loader panics if the library lacks a symbol.
     let find = || guard(find).unwrap_or_else(|panic| Err(format!("NVRTC cannot be used: {panic}")));
-    COMPILER.get_or_init(find).as_ref().map_err(|reason| NotCompiled::NoCompiler(reason.clone()))
+    COMPILER.get_or_init(find).as_ref().map_err(|reason| BuildCause::NoCompiler(reason.clone()))
 }
 
 fn find() -> Result<Compiler, String> {
@@ -107,7 +94,7 @@ pub(super) fn compile(
     options: &str,
     capability: (u32, u32),
     driver: i32,
-) -> Result<Vec<u8>, NotCompiled> {
+) -> Result<Vec<u8>, BuildCause> {
     let compiler = compiler()?;
     let (target, is_machine_code) = target(&compiler.capabilities, capability);
     let text = format!("{PRELUDE}\n#line 1 \"kernel.cu\"\n{source}");
@@ -140,11 +127,15 @@ impl Drop for Program {
     }
 }
 
-fn run(text: &str, options: &str, target: &str, is_machine_code: bool) -> Result<Vec<u8>, NotCompiled> {
+fn run(text: &str, options: &str, target: &str, is_machine_code: bool) -> Result<Vec<u8>, BuildCause> {
     let call = |call: &'static str| {
-        move |code: nvrtcResult| NotCompiled::Call(call, i64::from(code as u32), words(code))
+        move |code: nvrtcResult| BuildCause::Framework {
+            call,
+            code: i64::from(code as u32),
+            message: words(code).into(),
+        }
     };
-    let source = CString::new(text).map_err(|_| NotCompiled::Zero("the source"))?;
+    let source = CString::new(text).map_err(|_| BuildCause::ZeroCharacter("the source"))?;
     let mut program = std::ptr::null_mut();
     let (text, none) = (source.as_ptr(), std::ptr::null());
     // SAFETY: the source outlives the program, the name is a C string, and there are no headers. The call
@@ -154,7 +145,7 @@ fn run(text: &str, options: &str, target: &str, is_machine_code: bool) -> Result
     let program = Program(program);
     let given = ["--std=c++17", target].into_iter().chain(options.split_whitespace());
     let given: Result<Vec<CString>, _> = given.map(CString::new).collect();
-    let given = given.map_err(|_| NotCompiled::Zero("the options"))?;
+    let given = given.map_err(|_| BuildCause::ZeroCharacter("the options"))?;
     let given: Vec<*const c_char> = given.iter().map(|option| option.as_ptr()).collect();
     // SAFETY: a live program, and `given.len()` C strings that outlive the call.
     let compiled = check(unsafe { nvrtcCompileProgram(program.0, given.len() as i32, given.as_ptr()) });
@@ -163,7 +154,7 @@ fn run(text: &str, options: &str, target: &str, is_machine_code: bool) -> Result
         let log = String::from_utf8_lossy(&log).trim_matches(['\0', '\n', ' ']).to_owned();
         return Err(match code {
             nvrtcResult::NVRTC_ERROR_COMPILATION | nvrtcResult::NVRTC_ERROR_INVALID_OPTION => {
-                NotCompiled::Refused(if log.is_empty() { words(code) } else { log })
+                BuildCause::Compile(if log.is_empty() { words(code) } else { log })
             }
             code => call("nvrtcCompileProgram")(code),
         });

@@ -4,7 +4,6 @@ use cudarc::driver::sys::{CUresult, cuGetErrorName, cuGetErrorString};
 use dml_core::internal::sync::Arc;
 use dml_core::{AllocError, TransferError};
 use std::ffi::{CStr, c_char};
-use thiserror::Error;
 
 /// The reason of the device's loss in a fork, and the message of driver errors there.
 pub(super) const FORKED: &str =
@@ -20,92 +19,6 @@ pub(super) struct Failure {
 /// Returns the error of a call, if it failed.
 pub(super) fn check(call: &'static str, code: CUresult) -> Result<(), Failure> {
     if code == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(Failure { call, code }) }
-}
-
-/// Why a kernel could not be built.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// The compiler rejected the source.
-    #[error("building kernel {kernel} for {arena} failed:\n{log}")]
-    Compile {
-        /// The arena's name.
-        arena: Arc<str>,
-        /// The name of the requested kernel.
-        kernel: String,
-        /// The compiler's log.
-        log: String,
-    },
-    /// There is no compiler on this machine, so only kernels in PTX can be built.
-    #[error("building kernel {kernel} for {arena} needs a compiler: {reason}")]
-    NoCompiler {
-        /// The arena's name.
-        arena: Arc<str>,
-        /// The name of the requested kernel.
-        kernel: String,
-        /// What is missing.
-        reason: String,
-    },
-    /// The source has no kernel of this name.
-    #[error("the source built for {arena} has no kernel {kernel} (a kernel is `extern \"C\" __global__`)")]
-    NoKernel {
-        /// The arena's name.
-        arena: Arc<str>,
-        /// The name of the requested kernel.
-        kernel: String,
-    },
-    /// The kernel cannot be launched in parts: its blocks cannot be numbered within the whole run.
-    #[error(
-        "kernel {kernel} for {arena} cannot be launched in parts: {reason}; let it receive its items in a `DmlItems`, or define \
-         DML_PACKAGE_GROUPS if it needs no numbers of the whole run"
-    )]
-    NotDivisible {
-        /// The arena's name.
-        arena: Arc<str>,
-        /// The name of the requested kernel.
-        kernel: String,
-        /// The reason.
-        reason: String,
-    },
-    /// A name, an option or the source contains a zero character, which CUDA cannot express.
-    #[error("{what} of kernel {kernel:?} for {arena} contains a zero character")]
-    ZeroCharacter {
-        /// The arena's name.
-        arena: Arc<str>,
-        /// The name of the requested kernel.
-        kernel: String,
-        /// The part with the zero: `the name`, `the options` or `the source`.
-        what: &'static str,
-    },
-    /// A call failed for another reason.
-    #[error("{call} failed in {arena} for kernel {kernel}: {message} (code {code})")]
-    Framework {
-        /// The arena's name.
-        arena: Arc<str>,
-        /// The name of the requested kernel.
-        kernel: String,
-        /// The framework's call.
-        call: &'static str,
-        /// The framework's error code.
-        code: i64,
-        /// A description of the code.
-        message: Arc<str>,
-    },
-}
-
-impl BuildError {
-    /// Returns the same error for another kernel of the same source.
-    pub(super) fn of(mut self, name: &str) -> Self {
-        match &mut self {
-            Self::Compile { kernel, .. }
-            | Self::NoCompiler { kernel, .. }
-            | Self::NoKernel { kernel, .. }
-            | Self::NotDivisible { kernel, .. }
-            | Self::ZeroCharacter { kernel, .. }
-            | Self::Framework { kernel, .. } => name.clone_into(kernel),
-        }
-        self
-    }
 }
 
 /// Returns the name of an error code, and the driver's description of it.

@@ -1,6 +1,9 @@
 //! The grid of a launch: blocks of threads, and the driver launches that cover them.
+//!
+//! The driver accepts 2^31 - 1 blocks along the first axis, and 65,535 along the others. A larger launch becomes
+//! several driver launches, each of which receives its own items.
 
-use crate::groups::Limits;
+use crate::compiled::{Grid, Limits};
 
 /// Maximum number of threads of a block along each axis, on every GPU.
 const MOST_THREADS: [u64; 3] = [1024, 1024, 64];
@@ -8,41 +11,6 @@ const MOST_THREADS: [u64; 3] = [1024, 1024, 64];
 const MOST_BLOCKS: [u64; 3] = [(1 << 31) - 1, 65_535, 65_535];
 /// Maximum number of driver launches of one launch.
 const MOST_PARTS: usize = 1 << 16;
-
-/// The threads of a launch along three axes. In two dimensions, the first axis is the columns and the second
-/// is the rows.
-///
-/// # Shape and units
-/// All fields count threads, one for each item. The number of threads is padded to whole blocks. A kernel
-/// whose last parameter is a `DmlItems` receives the first item and the end along each axis. Any other kernel
-/// accepts only launches that start at zero, unless `package_kernel` has built it to receive its part.
-///
-/// The driver accepts 2^31 - 1 blocks along the first axis, and 65,535 along the others. A larger launch
-/// becomes several driver launches, each of which receives its own items. A kernel that receives neither its
-/// items nor its part refuses such a launch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Launch {
-    /// The first item along each axis.
-    pub offset: [u64; 3],
-    /// The number of items along each axis; zero along one axis launches nothing.
-    pub items: [u64; 3],
-    /// The size of a block of threads along each axis. Zero leaves it open: blocks then have 256 threads in
-    /// all, or the kernel's limit. A size that the kernel does not allow is refused.
-    pub local: [u64; 3],
-}
-
-impl Launch {
-    /// Returns a launch along one axis.
-    #[must_use]
-    pub const fn line(offset: u64, items: u64, local: u64) -> Self {
-        Self { offset: [offset, 0, 0], items: [items, 1, 1], local: [local, 1, 1] }
-    }
-
-    /// Returns the end of the items along each axis.
-    pub(super) fn ends(&self) -> [u64; 3] {
-        std::array::from_fn(|axis| self.offset[axis].saturating_add(self.items[axis]))
-    }
-}
 
 /// A driver launch: a whole launch, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,15 +30,15 @@ pub(super) const fn limits(max_local: u64) -> Limits {
 ///
 /// There are several driver launches if one of them cannot hold all blocks along an axis. Returns `None` if
 /// the threads or parts exceed what can be counted.
-pub(super) fn parts(launch: &Launch, limits: &Limits) -> Option<([u32; 3], Vec<Part>)> {
-    let local = limits.choose(launch.local);
-    let (mut parts, mut threads) = (vec![Part { items: [launch.offset; 2], grid: [1; 3] }], [1; 3]);
+pub(super) fn parts(grid: &Grid, limits: &Limits) -> Option<([u32; 3], Vec<Part>)> {
+    let local = limits.choose(grid.local);
+    let (mut parts, mut threads) = (vec![Part { items: [grid.offset; 2], grid: [1; 3] }], [1; 3]);
     for axis in 0..3 {
         let size = local[axis];
-        let (first, blocks) = (launch.offset[axis], launch.items[axis].div_ceil(size));
+        let (first, blocks) = (grid.offset[axis], grid.items[axis].div_ceil(size));
         // The padded end of each part is at most this.
         blocks.checked_mul(size)?.checked_add(first)?;
-        let end = first + launch.items[axis];
+        let end = first + grid.items[axis];
         let count = usize::try_from(blocks.div_ceil(MOST_BLOCKS[axis])).ok()?;
         if count.checked_mul(parts.len())? > MOST_PARTS {
             return None;
@@ -96,25 +64,21 @@ pub(super) fn parts(launch: &Launch, limits: &Limits) -> Option<([u32; 3], Vec<P
 mod tests {
     use super::*;
 
-    fn launch(offset: [u64; 3], items: [u64; 3], local: [u64; 3]) -> Launch {
-        Launch { offset, items, local }
-    }
-
     #[test]
     fn a_launch_that_the_driver_takes_is_one_part() {
-        let (threads, found) = parts(&Launch::line(7, 1000, 0), &limits(1024)).unwrap();
+        let (threads, found) = parts(&Grid::line(7, 1000, 0), &limits(1024)).unwrap();
         assert_eq!(threads, [256, 1, 1], "the default size");
         assert_eq!(found, [Part { items: [[7, 0, 0], [1007, 1, 1]], grid: [4, 1, 1] }]);
-        let (threads, _) = parts(&Launch::line(0, 1000, 0), &limits(128)).unwrap();
+        let (threads, _) = parts(&Grid::line(0, 1000, 0), &limits(128)).unwrap();
         assert_eq!(threads, [128, 1, 1], "the kernel's limit");
-        let (threads, found) = parts(&launch([0, 5, 0], [100, 30, 1], [64, 4, 1]), &limits(128)).unwrap();
+        let (threads, found) = parts(&Grid::new([0, 5, 0], [100, 30, 1], [64, 4, 1]), &limits(128)).unwrap();
         assert_eq!(threads, [64, 4, 1], "the requested sizes along several axes");
         assert_eq!(found, [Part { items: [[0, 5, 0], [100, 35, 1]], grid: [2, 8, 1] }]);
-        let (threads, _) = parts(&launch([0; 3], [100, 30, 2], [64, 0, 0]), &limits(1024)).unwrap();
+        let (threads, _) = parts(&Grid::new([0; 3], [100, 30, 2], [64, 0, 0]), &limits(1024)).unwrap();
         assert_eq!(threads, [64, 4, 1], "the default number of threads along the open axes");
-        let (_, found) = parts(&launch([0; 3], [255, 65_535, 1], [255, 1, 1]), &limits(255)).unwrap();
+        let (_, found) = parts(&Grid::new([0; 3], [255, 65_535, 1], [255, 1, 1]), &limits(255)).unwrap();
         assert_eq!(found, [Part { items: [[0; 3], [255, 65_535, 1]], grid: [1, 65_535, 1] }]);
-        let (_, found) = parts(&launch([0; 3], [1, 1, 2 * 65_535], [1, 1, 2]), &limits(1024)).unwrap();
+        let (_, found) = parts(&Grid::new([0; 3], [1, 1, 2 * 65_535], [1, 1, 2]), &limits(1024)).unwrap();
         assert_eq!(found.len(), 1, "the maximum number of planes of blocks");
     }
 
@@ -122,7 +86,7 @@ mod tests {
     #[test]
     fn more_rows_of_blocks_than_the_driver_takes_are_several_parts() {
         let (threads, found) =
-            parts(&launch([0, 9, 0], [255, 2 * 65_535 + 1, 1], [255, 1, 1]), &limits(255)).unwrap();
+            parts(&Grid::new([0, 9, 0], [255, 2 * 65_535 + 1, 1], [255, 1, 1]), &limits(255)).unwrap();
         assert_eq!(threads, [255, 1, 1]);
         let part = |first: u64, end: u64| Part {
             items: [[0, first, 0], [255, end, 1]],
@@ -131,14 +95,14 @@ mod tests {
         assert_eq!(found, [part(9, 65_544), part(65_544, 131_079), part(131_079, 131_080)]);
         // Only the last block of the last part is not full.
         let (_, found) =
-            parts(&launch([0, 9, 0], [10, 8 * 65_535 + 3, 1], [16, 8, 1]), &limits(128)).unwrap();
+            parts(&Grid::new([0, 9, 0], [10, 8 * 65_535 + 3, 1], [16, 8, 1]), &limits(128)).unwrap();
         let ends: Vec<_> = found.iter().map(|part| (part.items[0][1], part.items[1][1], part.grid)).collect();
         assert_eq!(ends, [(9, 524_289, [1, 65_535, 1]), (524_289, 524_292, [1, 1, 1])]);
     }
 
     #[test]
     fn the_parts_along_several_axes_cover_every_item_once() {
-        let whole = launch([3, 50, 7], [5, 65_536 * 2, 65_535 * 3 - 1], [2, 2, 1]);
+        let whole = Grid::new([3, 50, 7], [5, 65_536 * 2, 65_535 * 3 - 1], [2, 2, 1]);
         let (_, found) = parts(&whole, &limits(1024)).unwrap();
         assert_eq!(found.len(), 2 * 3);
         let count =
@@ -157,13 +121,17 @@ mod tests {
 
     #[test]
     fn what_cannot_be_counted_has_no_parts() {
-        assert_eq!(parts(&Launch::line(0, u64::MAX, 2), &limits(1024)), None, "its padded end");
-        assert_eq!(parts(&Launch::line(u64::MAX - 10, 11, 1), &limits(1024)), None, "its end");
-        assert_eq!(parts(&launch([0; 3], [1, 1 << 40, 1], [1, 1, 1]), &limits(1024)), None, "too many parts");
-        let most = launch([0; 3], [1, 65_535 << 16, 1], [1, 1, 1]);
+        assert_eq!(parts(&Grid::line(0, u64::MAX, 2), &limits(1024)), None, "its padded end");
+        assert_eq!(parts(&Grid::line(u64::MAX - 10, 11, 1), &limits(1024)), None, "its end");
+        assert_eq!(
+            parts(&Grid::new([0; 3], [1, 1 << 40, 1], [1, 1, 1]), &limits(1024)),
+            None,
+            "too many parts"
+        );
+        let most = Grid::new([0; 3], [1, 65_535 << 16, 1], [1, 1, 1]);
         assert_eq!(parts(&most, &limits(1024)).expect("the maximum number of parts").1.len(), 1 << 16);
         assert_eq!(
-            parts(&launch([0; 3], [1, 1, 1], [1, 1 << 33, 1]), &limits(1024)),
+            parts(&Grid::new([0; 3], [1, 1, 1], [1, 1 << 33, 1]), &limits(1024)),
             None,
             "a block of too many threads"
         );

@@ -2,19 +2,19 @@
 
 use super::arena::CudaArena;
 use super::block::CudaBlock;
-use super::compile::{NotCompiled, compile, is_ptx};
-use super::error::{BuildError, Failure, check, refused, words};
-use super::grid::{Launch, limits, parts};
+use super::compile::{compile, is_ptx};
+use super::error::{Failure, check, refused, words};
+use super::grid::{limits, parts};
 use super::numbering::{self, Numbering, PART_BYTES};
 use super::session::{RECORD, Raw, Session, Way};
-use crate::groups::Limits;
+use crate::compiled::{BuildCause, BuildError, CompiledKernel, Grid, KernelArg, Limits};
 use cudarc::driver::sys::{
     CUfunction, CUfunction_attribute as Attribute, CUjit_option, CUmodule, CUresult, cuFuncGetAttribute,
     cuFuncGetParamInfo, cuFuncSetAttribute, cuLaunchKernel, cuModuleGetFunction, cuModuleLoadDataEx,
     cuModuleUnload, cuStreamSynchronize,
 };
 use dml_core::internal::sync::{Arc, Mutex};
-use dml_core::{Arena, BlockRef, Fence, ItemShape, LaunchArg, Misfit, Scalar, TransferError};
+use dml_core::{Arena, Fence, ItemShape, Launch, LaunchArg, Misfit, Scalar, TransferError};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
@@ -24,6 +24,8 @@ use std::fmt;
 pub(super) const ITEMS_BYTES: usize = 48;
 /// Local memory that a kernel may use without raising its limit, in bytes.
 const LOCAL_BYTES: u64 = 48 << 10;
+/// The failure of a lost device.
+const LOST: Failure = Failure { call: "cuCtxPushCurrent", code: CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED };
 const LAUNCH: &str = "cuLaunchKernel";
 /// The call that fails if earlier parts of the same launch may run.
 const LAUNCH_A_FURTHER_PART: &str = "cuLaunchKernel of a further part";
@@ -48,35 +50,6 @@ impl Drop for Program {
     }
 }
 
-/// One argument of a kernel.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub enum KernelArg<'a> {
-    /// A pointer: a whole block of the kernel's arena.
-    Block(&'a BlockRef),
-    /// A pointer to no bytes: a null pointer.
-    Nothing,
-    /// A scalar.
-    Scalar(Scalar),
-    /// A value of any type, as its bytes.
-    Bytes(&'a [u8]),
-    /// Local memory: the number of bytes of `extern __shared__` memory for each block of threads. It is not a
-    /// parameter of the kernel; the sizes of several add up.
-    Local(u64),
-}
-
-impl KernelArg<'_> {
-    /// Returns the argument as a parameter sees it; `None` for local memory.
-    fn given(&self) -> Option<Given> {
-        Some(match self {
-            Self::Block(_) | Self::Nothing => Given::Block,
-            Self::Scalar(scalar) => Given::Scalar(ScalarBytes::of(*scalar).len),
-            Self::Bytes(bytes) => Given::Value(bytes.len()),
-            Self::Local(_) => return None,
-        })
-    }
-}
-
 /// The kind of an argument, and its size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Given {
@@ -86,6 +59,16 @@ enum Given {
 }
 
 impl Given {
+    /// Returns the argument as a parameter sees it; `None` for local memory.
+    fn of(argument: &KernelArg<'_>) -> Option<Self> {
+        Some(match argument {
+            KernelArg::Block(_) | KernelArg::Nothing => Self::Block,
+            KernelArg::Scalar(scalar) => Self::Scalar(ScalarBytes::of(*scalar).len),
+            KernelArg::Bytes(bytes) => Self::Value(bytes.len()),
+            KernelArg::Local(_) => return None,
+        })
+    }
+
     fn bytes(self) -> usize {
         match self {
             Self::Block => size_of::<u64>(),
@@ -139,16 +122,6 @@ impl ScalarBytes {
     fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
-}
-
-/// Returns whether a kernel may have run although its launch failed.
-///
-/// This is so if it was enqueued but the end could not be marked, if a part of it was enqueued, or if the
-/// device was lost.
-#[must_use]
-pub fn may_have_begun(error: &TransferError) -> bool {
-    matches!(error, TransferError::Framework { call: RECORD | LAUNCH_A_FURTHER_PART, .. })
-        || error.is_device_lost()
 }
 
 /// Loads machine code or PTX into the current context. An error includes the driver's log, which may be
@@ -207,15 +180,15 @@ impl CudaArena {
     /// else about parameters.
     ///
     /// # Errors
-    /// [`BuildError`]: [`Compile`](BuildError::Compile) with the compiler's log if it rejects the source,
-    /// [`NoKernel`](BuildError::NoKernel) if the source has no kernel of this name,
-    /// [`NoCompiler`](BuildError::NoCompiler) without NVRTC.
+    /// [`BuildError`]: [`Compile`](BuildCause::Compile) with the compiler's log if it rejects the source,
+    /// [`NoKernel`](BuildCause::NoKernel) if the source has no kernel of this name,
+    /// [`NoCompiler`](BuildCause::NoCompiler) without NVRTC.
     pub fn kernel(&self, source: &str, name: &str, options: &str) -> Result<CudaKernel, BuildError> {
         self.kernel_of(source, name, options, numbering::of_launch(source, options))
     }
 
     /// Builds a kernel like [`kernel`](Self::kernel), for launches that are parts of a run
-    /// ([`CudaKernel::launch_part`]).
+    /// ([`CompiledKernel::launch_part`]).
     ///
     /// Blocks are numbered within the whole run if the kernel has no `DmlItems`, or may use `blockIdx` or
     /// `gridDim`. Its definition then gets a further parameter, and it uses 24 bytes of its shared memory.
@@ -224,14 +197,10 @@ impl CudaArena {
     /// `options`.
     ///
     /// # Errors
-    /// The errors of [`kernel`](Self::kernel), and [`NotDivisible`](BuildError::NotDivisible) for a kernel
+    /// The errors of [`kernel`](Self::kernel), and [`NotDivisible`](BuildCause::NotDivisible) for a kernel
     /// that cannot receive its part: its blocks cannot be numbered, or it is PTX without a `DmlItems`.
     pub fn package_kernel(&self, source: &str, name: &str, options: &str) -> Result<CudaKernel, BuildError> {
-        let refused = |reason: String| BuildError::NotDivisible {
-            arena: self.desc().name.clone(),
-            kernel: name.to_owned(),
-            reason,
-        };
+        let refused = |reason| BuildError::new(&self.desc().name, name, BuildCause::NotDivisible(reason));
         let (text, numbering) = numbering::of_run(source, name, options).map_err(refused)?;
         let mut kernel = self.kernel_of(&text, name, options, numbering)?;
         if numbering == Numbering::Unaware {
@@ -253,19 +222,17 @@ impl CudaArena {
         numbering: Numbering,
     ) -> Result<CudaKernel, BuildError> {
         let arena = &self.desc().name;
-        let framework = |failure: Failure| self.not_built(name, failure);
-        let zero = |what| BuildError::ZeroCharacter { arena: arena.clone(), kernel: name.to_owned(), what };
-        let kernel_name = CString::new(name).map_err(|_| zero("the name"))?;
+        let failed = |cause| BuildError::new(arena, name, cause);
+        let kernel_name = CString::new(name).map_err(|_| failed(BuildCause::ZeroCharacter("the name")))?;
         let session = &self.session;
-        let program = self.program(source, name, options)?;
-        let lost = Failure { call: "cuCtxPushCurrent", code: CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED };
-        let _entered = session.enter().map_err(|_| framework(lost))?;
+        let program = self.program(source, options).map_err(failed)?;
+        let _entered = session.enter().map_err(|_| failed(self.framework(LOST)))?;
         let found = find_function(program.module.0, &kernel_name);
         let (function, max_local) = found.map_err(|failure| match failure.code {
             CUresult::CUDA_ERROR_NOT_FOUND => {
-                BuildError::NoKernel { arena: arena.clone(), kernel: name.to_owned() }
+                failed(BuildCause::NoKernel("a kernel is `extern \"C\" __global__`"))
             }
-            _ => framework(failure),
+            _ => failed(self.framework(failure)),
         })?;
         let mut parameters = Vec::new();
         loop {
@@ -284,11 +251,7 @@ impl CudaArena {
             part = parameters.pop().filter(|part| part.bytes == PART_BYTES);
             if part.is_none() {
                 let reason = "the definition that is compiled is not the one found in its source".to_owned();
-                return Err(BuildError::NotDivisible {
-                    arena: arena.clone(),
-                    kernel: name.to_owned(),
-                    reason,
-                });
+                return Err(failed(BuildCause::NotDivisible(reason)));
             }
         }
         Ok(CudaKernel {
@@ -304,63 +267,30 @@ impl CudaArena {
         })
     }
 
-    fn not_built(&self, kernel: &str, failure: Failure) -> BuildError {
+    fn framework(&self, failure: Failure) -> BuildCause {
         self.session.note(failure);
-        BuildError::Framework {
-            arena: self.desc().name.clone(),
-            kernel: kernel.to_owned(),
-            call: failure.call,
-            code: i64::from(failure.code as u32),
-            message: words(failure.code).into(),
-        }
+        let Failure { call, code } = failure;
+        BuildCause::Framework { call, code: i64::from(code as u32), message: words(code).into() }
     }
 
     /// Returns the loaded program of this source: an existing one, or one from the cache or the compiler.
-    fn program(&self, source: &str, kernel: &str, options: &str) -> Result<Arc<Program>, BuildError> {
-        let (arena, kernel_name) = (self.desc().name.clone(), kernel.to_owned());
-        let zero =
-            |what| BuildError::ZeroCharacter { arena: arena.clone(), kernel: kernel_name.clone(), what };
+    fn program(&self, source: &str, options: &str) -> Result<Arc<Program>, BuildCause> {
         if source.contains('\0') {
-            return Err(zero("the source"));
+            return Err(BuildCause::ZeroCharacter("the source"));
         }
         let found = &self.session.found;
-        let compile = || match is_ptx(source) {
-            true => self.load(kernel, source.as_bytes().to_vec()),
-            false => {
-                let code = compile(source, options, found.capability, found.version);
-                self.load(
-                    kernel,
-                    code.map_err(|why| match why {
-                        NotCompiled::Zero(what) => zero(what),
-                        NotCompiled::Refused(log) => {
-                            BuildError::Compile { arena: arena.clone(), kernel: kernel_name.clone(), log }
-                        }
-                        NotCompiled::NoCompiler(reason) => BuildError::NoCompiler {
-                            arena: arena.clone(),
-                            kernel: kernel_name.clone(),
-                            reason,
-                        },
-                        NotCompiled::Call(call, code, message) => BuildError::Framework {
-                            arena: arena.clone(),
-                            kernel: kernel_name.clone(),
-                            call,
-                            code,
-                            message: message.into(),
-                        },
-                    })?,
-                )
-            }
-        };
-        self.programs.get(source, options, compile).map_err(|error| error.of(kernel))
+        self.programs.get(source, options, || match is_ptx(source) {
+            true => self.load(source.as_bytes().to_vec()),
+            false => self.load(compile(source, options, found.capability, found.version)?),
+        })
     }
 
     /// Loads machine code or PTX.
-    fn load(&self, kernel: &str, code: Vec<u8>) -> Result<Program, BuildError> {
-        let lost = Failure { call: "cuCtxPushCurrent", code: CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED };
-        let _entered = self.session.enter().map_err(|_| self.not_built(kernel, lost))?;
-        let module = load_module(code).map_err(|(failure, log)| match failure.code {
-            _ if log.is_empty() => self.not_built(kernel, failure),
-            _ => BuildError::Compile { arena: self.desc().name.clone(), kernel: kernel.to_owned(), log },
+    fn load(&self, code: Vec<u8>) -> Result<Program, BuildCause> {
+        let _entered = self.session.enter().map_err(|_| self.framework(LOST))?;
+        let module = load_module(code).map_err(|(failure, log)| match log.is_empty() {
+            true => self.framework(failure),
+            false => BuildCause::Compile(log),
         })?;
         Ok(Program { module: Raw(module), local_bytes: Mutex::default(), session: self.session.clone() })
     }
@@ -407,23 +337,6 @@ impl CudaKernel {
         if count > 0 && self.takes_items(count - 1) { count - 1 } else { count }
     }
 
-    /// Checks the number and sizes of arguments against the kernel's signature. The driver does not report
-    /// types.
-    ///
-    /// # Errors
-    /// [`Misfit`], with the given and the expected arguments.
-    pub fn fits(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
-        let given = arguments.iter().filter_map(|argument| {
-            Some(match argument {
-                LaunchArg::Buffer { .. } => Given::Block,
-                LaunchArg::Scalar(scalar) => KernelArg::Scalar(*scalar).given()?,
-                LaunchArg::Bytes(bytes) => KernelArg::Bytes(bytes).given()?,
-                _ => return None,
-            })
-        });
-        self.fit(&given.collect::<Vec<_>>())
-    }
-
     fn fit(&self, given: &[Given]) -> Result<(), Misfit> {
         let kernel = || format!("{} on {}", self.name, self.arena);
         if given.len() != self.parameters.len() && !self.takes_items(given.len()) {
@@ -441,27 +354,6 @@ impl CudaKernel {
         Ok(())
     }
 
-    /// Checks the size of a block of threads against what the kernel allows.
-    ///
-    /// # Errors
-    /// [`Misfit::Groups`], with the reason:
-    /// - the kernel or the device does not allow the size;
-    /// - blocks are numbered within the run, and their size is left open;
-    /// - the source uses `blockIdx` or `gridDim`, and the kernel was built by [`CudaArena::kernel`].
-    pub fn check_groups(&self, shape: &ItemShape) -> Result<(), Misfit> {
-        let local = shape.local();
-        let open = || local[..shape.dimensions()].contains(&0);
-        let checked = match self.numbering {
-            Numbering::Run if open() => Err("its blocks are numbered, so they need a size".to_owned()),
-            Numbering::Unaware => {
-                Err("its source uses blockIdx or gridDim, so build it with `package_kernel`".to_owned())
-            }
-            _ => self.limits.check(local),
-        };
-        let kernel = || format!("{} on {}", self.name, self.arena);
-        checked.map_err(|reason| Misfit::Groups { kernel: kernel(), local, reason })
-    }
-
     /// Starts the kernel. The fence waits for its end and reports zero bytes.
     ///
     /// # Safety
@@ -476,71 +368,42 @@ impl CudaKernel {
     /// the arena of the arguments do not fit. The same error without an index, if the size of the blocks does
     /// not fit, the launch is too large, or the items do not start at zero and the kernel does not receive
     /// them. Otherwise, the driver's error.
-    pub unsafe fn launch(&self, args: &[KernelArg<'_>], launch: Launch) -> Result<Fence, TransferError> {
+    pub unsafe fn launch(&self, args: &[KernelArg<'_>], grid: Grid) -> Result<Fence, TransferError> {
         self.session.await_beside()?;
+        let ends = std::array::from_fn(|axis| grid.offset[axis].saturating_add(grid.items[axis]));
         // SAFETY: as the caller guarantees.
-        unsafe { self.launch_on(Way::Kernels, args, launch, launch.ends()) }
-    }
-
-    /// Starts the kernel on a part of a run.
-    ///
-    /// An [independent](dml_core::Launch::is_independent) part may run concurrently with the kernels launched
-    /// before it. Such parts use a few streams in turn, so that a device that one kernel does not fill,
-    /// mostly at its end, also runs others. No kernel in flight may write what this part reads or writes, or
-    /// read what it writes. Later copies, and later launches that are not independent, run after it.
-    ///
-    /// # Safety
-    /// As [`launch`](Self::launch).
-    ///
-    /// # Errors
-    /// As [`launch`](Self::launch).
-    pub unsafe fn launch_part(
-        &self,
-        args: &[KernelArg<'_>],
-        part: &dml_core::Launch<'_>,
-    ) -> Result<Fence, TransferError> {
-        let (shape, items) = (part.shape, part.items);
-        let launch = Launch { offset: shape.offset(items), items: shape.global(items), local: shape.local() };
-        let mut total = launch.items;
-        total[shape.axis()] = part.total;
-        if !part.is_independent {
-            self.session.await_beside()?;
-            // SAFETY: as the caller guarantees.
-            return unsafe { self.launch_on(Way::Kernels, args, launch, total) };
-        }
-        // SAFETY: as the caller guarantees.
-        self.session.beside(|way| unsafe { self.launch_on(way, args, launch, total) })
+        unsafe { self.launch_on(Way::Kernels, args, grid, ends) }
     }
 
     unsafe fn launch_on(
         &self,
         way: Way,
         args: &[KernelArg<'_>],
-        launch: Launch,
+        grid: Grid,
         total: [u64; 3],
     ) -> Result<Fence, TransferError> {
         let invalid = |reason| refused(LAUNCH, CUresult::CUDA_ERROR_INVALID_VALUE, reason);
-        let given: Vec<_> = args.iter().filter_map(KernelArg::given).collect();
+        let given: Vec<_> = args.iter().filter_map(Given::of).collect();
         self.fit(&given).map_err(|misfit| invalid(misfit.to_string()))?;
         let is_told = self.takes_items(given.len());
-        if launch.items.contains(&0) {
+        if grid.items.contains(&0) {
             return Ok(Fence::done(0));
         }
-        if let Err(reason) = self.limits.check(launch.local) {
-            let reason = format!("kernel {} cannot run in the blocks of {launch:?}: {reason}", self.name);
+        if let Err(reason) = self.limits.check(grid.local) {
+            let reason = format!("kernel {} cannot run {grid}: {reason}", self.name);
             return Err(invalid(reason));
         }
         let is_told = is_told || self.part.is_some();
-        if !is_told && launch.offset != [0; 3] {
+        if !is_told && grid.offset != [0; 3] {
             let reason = format!("kernel {} has no DmlItems, so its items must begin at zero", self.name);
             return Err(invalid(reason));
         }
-        let uncountable = || format!("kernel {}: {launch:?} exceeds what can be counted", self.name);
-        let (local, parts) = parts(&launch, &self.limits).ok_or_else(|| invalid(uncountable()))?;
+        let uncountable = || format!("kernel {}: {grid} exceed what can be counted", self.name);
+        let (local, parts) = parts(&grid, &self.limits).ok_or_else(|| invalid(uncountable()))?;
         if !is_told && parts.len() > 1 {
             let name = &self.name;
             let reason =
-                format!("kernel {name} has no DmlItems, but {launch:?} needs several launches of the driver");
+                format!("kernel {name} has no DmlItems, but {grid} need several launches of the driver");
             return Err(invalid(reason));
         }
         let parameters: Vec<_> = self.parameters.iter().chain(&self.part).copied().collect();
@@ -641,6 +504,78 @@ impl CudaKernel {
     }
 }
 
+impl CompiledKernel for CudaKernel {
+    type Arena = CudaArena;
+    const FRAMEWORK: &'static str = "CUDA";
+
+    fn build(arena: &CudaArena, source: &str, name: &str, options: &str) -> Result<Self, BuildError> {
+        arena.package_kernel(source, name, options)
+    }
+
+    /// Checks the number and sizes of the arguments. The driver does not report types.
+    fn fits(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
+        let given = arguments.iter().filter_map(|argument| {
+            Some(match argument {
+                LaunchArg::Buffer { .. } => Given::Block,
+                LaunchArg::Scalar(scalar) => Given::of(&KernelArg::Scalar(*scalar))?,
+                LaunchArg::Bytes(bytes) => Given::of(&KernelArg::Bytes(bytes))?,
+                _ => return None,
+            })
+        });
+        self.fit(&given.collect::<Vec<_>>())
+    }
+
+    /// Refuses, with the reason, if
+    /// - the kernel or the device does not allow the size;
+    /// - blocks are numbered within the run, and their size is left open;
+    /// - the source uses `blockIdx` or `gridDim`, and the kernel was built by [`CudaArena::kernel`].
+    fn check_groups(&self, shape: &ItemShape) -> Result<(), Misfit> {
+        let local = shape.local();
+        let open = || local[..shape.dimensions()].contains(&0);
+        let checked = match self.numbering {
+            Numbering::Run if open() => Err("its blocks are numbered, so they need a size".to_owned()),
+            Numbering::Unaware => {
+                Err("its source uses blockIdx or gridDim, so build it with `package_kernel`".to_owned())
+            }
+            _ => self.limits.check(local),
+        };
+        let kernel = || format!("{} on {}", self.name, self.arena);
+        checked.map_err(|reason| Misfit::Groups { kernel: kernel(), local, reason })
+    }
+
+    /// Starts the kernel on a part of a run.
+    ///
+    /// An [independent](Launch::is_independent) part may run concurrently with the kernels launched before
+    /// it. Such parts use a few streams in turn, so that a device that one kernel does not fill, mostly at
+    /// its end, also runs others. No kernel in flight may write what this part reads or writes, or read what
+    /// it writes. Later copies, and later launches that are not independent, run after it.
+    unsafe fn launch_part(&self, args: &[KernelArg<'_>], part: &Launch<'_>) -> Result<Fence, TransferError> {
+        let (shape, items) = (part.shape, part.items);
+        let grid = Grid {
+            dimensions: shape.dimensions(),
+            offset: shape.offset(items),
+            items: shape.global(items),
+            local: shape.local(),
+        };
+        let mut total = grid.items;
+        total[shape.axis()] = part.total;
+        if !part.is_independent {
+            self.session.await_beside()?;
+            // SAFETY: as the caller guarantees.
+            return unsafe { self.launch_on(Way::Kernels, args, grid, total) };
+        }
+        // SAFETY: as the caller guarantees.
+        self.session.beside(|way| unsafe { self.launch_on(way, args, grid, total) })
+    }
+
+    /// Returns whether it was enqueued but its end could not be marked, a part of it was enqueued, or the
+    /// device was lost.
+    fn may_have_begun(error: &TransferError) -> bool {
+        matches!(error, TransferError::Framework { call: RECORD | LAUNCH_A_FURTHER_PART, .. })
+            || error.is_device_lost()
+    }
+}
+
 impl fmt::Debug for CudaKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CudaKernel({} on {})", self.name, self.arena)
@@ -678,6 +613,6 @@ mod tests {
     fn a_part_that_failed_after_another_may_have_begun() {
         let failed = |call| refused(call, CUresult::CUDA_ERROR_INVALID_VALUE, String::new());
         let calls = [LAUNCH, LAUNCH_A_FURTHER_PART, RECORD, "cuFuncSetAttribute"];
-        assert_eq!(calls.map(|call| may_have_begun(&failed(call))), [false, true, true, false]);
+        assert_eq!(calls.map(|call| CudaKernel::may_have_begun(&failed(call))), [false, true, true, false]);
     }
 }

@@ -56,7 +56,5 @@ mod tensor;
 pub use arena::CudaArena;
 #[cfg(feature = "cust")]
 pub use cust_memory::{InContext, Taken};
-pub use error::BuildError;
 pub use external::{ExternalError, Refused};
-pub use grid::Launch;
-pub use kernel::{CudaKernel, KernelArg, may_have_begun};
+pub use kernel::CudaKernel;

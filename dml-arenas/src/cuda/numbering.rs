@@ -6,7 +6,7 @@
 //! `__global__`, the kernel's name, parentheses, a brace.
 
 use super::compile::is_ptx;
-use crate::source::{defines, includes, opts_out};
+use crate::compiled::{defines, includes, opts_out};
 use std::borrow::Cow;
 use std::ops::Range;
 

@@ -12,7 +12,7 @@ use super::completion::{Command, Event, Lane};
 use super::device::Found;
 use super::error::{FORKED, Failure, check, is_lost, transfer_error, words};
 use super::idle::Idle;
-use crate::beside::Beside;
+use crate::compiled::Beside;
 use crate::fork::Origin;
 use cudarc::driver::sys::{
     CUcontext, CUdeviceptr, CUevent, CUevent_flags, CUfunction, CUmemAccess_flags, CUmemAccessDesc,

@@ -23,19 +23,19 @@
 //! numbers defines `DML_PACKAGE_GROUPS`. An example is a kernel that indexes scratch memory by the group
 //! within its package.
 
-#[cfg(feature = "cuda")]
-mod cuda;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+mod compiled;
 mod host;
 #[cfg(all(feature = "offload", target_os = "linux"))]
 mod offload;
-#[cfg(feature = "opencl")]
-mod opencl;
 
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+pub use crate::compiled::{BuildCause, BuildError, CompiledKernel, CompiledLauncher, Grid, KernelArg};
 pub use crate::function::{Call, ComputeError, Elements, ElementsMut, HostError, Part, Team, View};
 #[cfg(feature = "cuda")]
-pub use cuda::{CudaLauncher, cuda};
+pub use compiled::cuda;
+#[cfg(feature = "opencl")]
+pub use compiled::opencl;
 pub use host::{HostLauncher, host, host_by_team};
 #[cfg(all(feature = "offload", target_os = "linux"))]
 pub use offload::{OffloadLauncher, offload};
-#[cfg(feature = "opencl")]
-pub use opencl::{OpenClLauncher, opencl};

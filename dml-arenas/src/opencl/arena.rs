@@ -1,10 +1,10 @@
 //! Implements core's [`Arena`] trait for the memory of an OpenCL device.
 
 use super::block::{Mapping, OpenClBlock};
-use super::error::{BuildError, alloc_error};
+use super::error::alloc_error;
 use super::handle::Program;
 use super::session::Session;
-use crate::programs::Programs;
+use crate::compiled::{BuildCause, Programs};
 use dml_core::MapState;
 use dml_core::internal::sync::{Arc, MutexGuard};
 use dml_core::{
@@ -26,7 +26,7 @@ pub struct OpenClArena {
     desc: ArenaDesc,
     host: DeviceId,
     pub(super) session: Arc<Session>,
-    pub(super) programs: Programs<Program, BuildError>,
+    pub(super) programs: Programs<Program, BuildCause>,
 }
 
 impl OpenClArena {

@@ -7,7 +7,6 @@ use opencl3::error_codes::{
     CL_INVALID_DEVICE, CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_HOST_MEMORY, CL_OUT_OF_RESOURCES,
     DLOPEN_FUNCTION_NOT_AVAILABLE, DLOPEN_RUNTIME_LOAD_FAILED, error_text,
 };
-use thiserror::Error;
 
 /// Error code of a loader that finds no platform, from the extension `cl_khr_icd`.
 const CL_PLATFORM_NOT_FOUND_KHR: i32 = -1001;
@@ -15,73 +14,6 @@ const CL_PLATFORM_NOT_FOUND_KHR: i32 = -1001;
 /// The reason of the device's loss in a fork, and the message of driver errors there.
 pub(super) const FORKED: &str =
     "this process is a fork of one that uses OpenCL, which drivers do not survive";
-
-/// Why a kernel could not be built.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// The compiler rejected the source.
-    #[error("building kernel {kernel} for {arena} failed:\n{log}")]
-    Compile {
-        /// The arena's name.
-        arena: Arc<str>,
-        /// The name of the requested kernel.
-        kernel: String,
-        /// The compiler's log.
-        log: String,
-    },
-    /// The source has no kernel of this name.
-    #[error(
-        "the source built for {arena} has no kernel {kernel}{}",
-        if *is_defined { ", though it defines one: functions of OpenCL C, such as mad and step, cannot be kernels' names" } else { "" }
-    )]
-    NoKernel {
-        /// The arena's name.
-        arena: Arc<str>,
-        /// The name of the requested kernel.
-        kernel: String,
-        /// Whether the source text defines a function of that name. A function of the language may then have
-        /// the same name.
-        is_defined: bool,
-    },
-    /// A name, an option or the source contains a zero character, which OpenCL cannot express.
-    #[error("{what} of kernel {kernel:?} for {arena} contains a zero character")]
-    ZeroCharacter {
-        /// The arena's name.
-        arena: Arc<str>,
-        /// The name of the requested kernel.
-        kernel: String,
-        /// The part with the zero: `the name`, `the options` or `the source`.
-        what: &'static str,
-    },
-    /// A call failed for another reason.
-    #[error("{call} failed in {arena} for kernel {kernel}: {message} (code {code})")]
-    Framework {
-        /// The arena's name.
-        arena: Arc<str>,
-        /// The name of the requested kernel.
-        kernel: String,
-        /// The framework's call.
-        call: &'static str,
-        /// The framework's error code.
-        code: i64,
-        /// A description of the code.
-        message: Arc<str>,
-    },
-}
-
-impl BuildError {
-    /// Returns the same error for another kernel of the same source.
-    pub(super) fn of(mut self, name: &str) -> Self {
-        match &mut self {
-            Self::Compile { kernel, .. }
-            | Self::NoKernel { kernel, .. }
-            | Self::ZeroCharacter { kernel, .. }
-            | Self::Framework { kernel, .. } => name.clone_into(kernel),
-        }
-        self
-    }
-}
 
 /// Describes an OpenCL error code, with a remedy where one is known.
 pub(super) fn words(code: i32) -> String {

@@ -2,15 +2,14 @@
 
 use super::arena::OpenClArena;
 use super::block::OpenClBlock;
-use super::error::{BuildError, refused, words};
+use super::error::{refused, words};
 use super::handle::{Kernel, Program};
 use super::numbering::{self, Numbering};
 use super::parameters::{self, Given, Parameter, type_name};
 use super::session::{FLUSH, Session};
-use crate::groups::Limits;
-use crate::source::has_procedure;
+use crate::compiled::{BuildCause, BuildError, CompiledKernel, Grid, KernelArg, Limits, has_procedure};
 use dml_core::internal::sync::{Arc, Mutex};
-use dml_core::{Arena, BlockRef, Fence, ItemShape, LaunchArg, Misfit, Scalar, TransferError};
+use dml_core::{Arena, BlockRef, Fence, ItemShape, Launch, LaunchArg, Misfit, Scalar, TransferError};
 use opencl3::command_queue::enqueue_nd_range_kernel;
 use opencl3::error_codes::{
     CL_BUILD_PROGRAM_FAILURE, CL_DEVICE_NOT_AVAILABLE, CL_INVALID_ARG_INDEX, CL_INVALID_ARG_SIZE,
@@ -26,87 +25,15 @@ use opencl3::program::{
 };
 use opencl3::types::{cl_command_queue, cl_mem};
 use std::ffi::{CString, c_void};
-use std::fmt;
 
-/// One argument of a kernel.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub enum KernelArg<'a> {
-    /// A `__global` or `__constant` pointer: a whole block of the kernel's arena.
-    Block(&'a BlockRef),
-    /// A `__global` or `__constant` pointer to no bytes: the null pointer.
-    Nothing,
-    /// A `uint`.
-    U32(u32),
-    /// A `ulong`.
-    U64(u64),
-    /// An `int`.
-    I32(i32),
-    /// A `float`.
-    F32(f32),
-    /// A scalar of any width.
-    Scalar(Scalar),
-    /// A value of any type, as its bytes.
-    Bytes(&'a [u8]),
-    /// A `__local` pointer: this many bytes for each work-group.
-    Local(u64),
-}
-
-impl KernelArg<'_> {
-    /// Returns the kind of the argument, to compare with a parameter.
-    fn given(&self) -> Given {
-        match *self {
-            Self::Block(_) | Self::Nothing => Given::Block,
-            Self::U32(_) => Given::Scalar("uint"),
-            Self::U64(_) => Given::Scalar("ulong"),
-            Self::I32(_) => Given::Scalar("int"),
-            Self::F32(_) => Given::Scalar("float"),
-            Self::Scalar(scalar) => Given::Scalar(type_name(scalar)),
-            Self::Bytes(bytes) => Given::Bytes(bytes.len()),
-            Self::Local(_) => Given::Local,
-        }
+/// Returns the kind of an argument, to compare with a parameter.
+fn given(argument: &KernelArg<'_>) -> Given {
+    match *argument {
+        KernelArg::Block(_) | KernelArg::Nothing => Given::Block,
+        KernelArg::Scalar(scalar) => Given::Scalar(type_name(scalar)),
+        KernelArg::Bytes(bytes) => Given::Bytes(bytes.len()),
+        KernelArg::Local(_) => Given::Local,
     }
-}
-
-/// Returns whether a kernel may have run although its launch failed: it was enqueued, but the flush to the
-/// device failed.
-#[must_use]
-pub fn may_have_begun(error: &TransferError) -> bool {
-    matches!(error, TransferError::Framework { call: FLUSH, .. })
-}
-
-/// The work-items of a launch along one dimension.
-///
-/// # Shape and units
-/// All three fields count work-items. `get_global_id(0)` starts at `offset`. The number of work-items is
-/// padded to a multiple of the group size. So a kernel takes its end as an argument, and returns where
-/// `get_global_id(0)` reaches it.
-///
-/// A group size of zero leaves the choice to the driver, which then launches exactly `items`, unless the
-/// source requires a size. A size that the kernel or the device does not allow is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Launch {
-    /// The first work-item.
-    pub offset: u64,
-    /// The number of work-items; zero launches nothing.
-    pub items: u64,
-    /// The size of a work-group, or zero.
-    pub local: u64,
-}
-
-/// The work-items of a launch along `D` dimensions, one to three. In two dimensions, the first counts
-/// columns, the second rows.
-///
-/// # Shape and units
-/// As [`Launch`], for each dimension. If only some group sizes are zero, DML chooses these, and pads to them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grid<const D: usize = 2> {
-    /// The first work-item.
-    pub offset: [u64; D],
-    /// The number of work-items; zero in one dimension launches nothing.
-    pub items: [u64; D],
-    /// The size of a work-group along each dimension, or zero.
-    pub local: [u64; D],
 }
 
 impl OpenClArena {
@@ -121,14 +48,14 @@ impl OpenClArena {
     /// and the fields of structures.
     ///
     /// # Errors
-    /// [`BuildError`]: [`Compile`](BuildError::Compile) with the compiler's log if it refuses the source,
-    /// [`NoKernel`](BuildError::NoKernel) if the source has no kernel of this name.
+    /// [`BuildError`]: [`Compile`](BuildCause::Compile) with the compiler's log if it refuses the source,
+    /// [`NoKernel`](BuildCause::NoKernel) if the source has no kernel of this name.
     pub fn kernel(&self, source: &str, name: &str, options: &str) -> Result<OpenClKernel, BuildError> {
         self.kernel_of(source, name, options, numbering::of_launch(source, options))
     }
 
     /// Builds a kernel like [`kernel`](Self::kernel), for launches that are parts of a run
-    /// ([`OpenClKernel::launch_part`]). `get_group_id`, `get_num_groups`, `get_global_size`,
+    /// ([`CompiledKernel::launch_part`]). `get_group_id`, `get_num_groups`, `get_global_size`,
     /// `get_global_offset`, `get_global_linear_id` and `get_work_dim` return the values of the whole run.
     ///
     /// A kernel that needs the values of its own launch defines `DML_PACKAGE_GROUPS`, in its source or in
@@ -137,7 +64,7 @@ impl OpenClArena {
     ///
     /// The functions become macros if the source or the options name one of them, include files or paste
     /// names. Names that begin with `_dml_` are reserved. A source that defines one of the functions as a
-    /// macro is refused by [`check_groups`](OpenClKernel::check_groups).
+    /// macro is refused by [`check_groups`](CompiledKernel::check_groups).
     ///
     /// # Errors
     /// As [`kernel`](Self::kernel).
@@ -158,28 +85,21 @@ impl OpenClArena {
         options: &str,
         numbering: Numbering,
     ) -> Result<OpenClKernel, BuildError> {
-        let framework = |call| {
-            move |code: i32| BuildError::Framework {
-                arena: self.desc().name.clone(),
-                kernel: name.to_owned(),
-                call,
-                code: code.into(),
-                message: words(code).into(),
-            }
-        };
+        let failed = |call| move |code| self.not_built(name, framework(call, code));
         let program = self.program(source, name, options)?;
-        let kernel = self.kernel_in(&program, name).map_err(|error| match error {
-            BuildError::NoKernel { arena, kernel, .. } => {
-                let is_defined = has_procedure(source, &kernel);
-                BuildError::NoKernel { arena, kernel, is_defined }
+        let kernel = self.kernel_in(&program, name).map_err(|mut error| {
+            if let BuildCause::NoKernel(hint) = &mut error.cause
+                && has_procedure(source, name)
+            {
+                *hint = "it defines one of this name, but functions of OpenCL C, such as mad and step, cannot be kernels' names";
             }
-            error => error,
+            error
         })?;
         let count: u32 =
-            get_kernel_info(kernel.raw(), CL_KERNEL_NUM_ARGS).map_err(framework("clGetKernelInfo"))?.into();
+            get_kernel_info(kernel.raw(), CL_KERNEL_NUM_ARGS).map_err(failed("clGetKernelInfo"))?.into();
         let device = self.session.part.id();
         let max_local: usize = get_kernel_work_group_info(kernel.raw(), device, CL_KERNEL_WORK_GROUP_SIZE)
-            .map_err(framework("clGetKernelWorkGroupInfo"))?
+            .map_err(failed("clGetKernelWorkGroupInfo"))?
             .into();
         let mut parameters: Vec<_> = (0..count).map(|index| Parameter::of(&kernel, index)).collect();
         if let Some(probe) = parameters::probe(&parameters)
@@ -206,21 +126,17 @@ impl OpenClArena {
         })
     }
 
+    fn not_built(&self, kernel: &str, cause: BuildCause) -> BuildError {
+        BuildError::new(&self.desc().name, kernel, cause)
+    }
+
     /// Creates a kernel of a built program.
     fn kernel_in(&self, program: &Program, name: &str) -> Result<Kernel, BuildError> {
-        let (arena, kernel) = (self.desc().name.clone(), name.to_owned());
-        let Ok(name) = CString::new(name) else {
-            return Err(BuildError::ZeroCharacter { arena, kernel, what: "the name" });
-        };
-        let made = create_kernel(program.raw(), &name).map_err(|code| match code {
-            CL_INVALID_KERNEL_NAME => BuildError::NoKernel { arena, kernel, is_defined: false },
-            code => BuildError::Framework {
-                arena,
-                kernel,
-                call: "clCreateKernel",
-                code: code.into(),
-                message: words(code).into(),
-            },
+        let failed = |cause| self.not_built(name, cause);
+        let text = CString::new(name).map_err(|_| failed(BuildCause::ZeroCharacter("the name")))?;
+        let made = create_kernel(program.raw(), &text).map_err(|code| match code {
+            CL_INVALID_KERNEL_NAME => failed(BuildCause::NoKernel("a kernel is `kernel void`")),
+            code => failed(framework("clCreateKernel", code)),
         })?;
         // SAFETY: the kernel was just created, and its only reference is taken over here.
         Ok(unsafe { Kernel::own(made) })
@@ -236,26 +152,17 @@ impl OpenClArena {
 
     /// Returns the built program of this source, from the cache or the compiler.
     fn program(&self, source: &str, kernel: &str, options: &str) -> Result<Arc<Program>, BuildError> {
-        let arena = &self.desc().name;
-        let zero = |what| BuildError::ZeroCharacter { arena: arena.clone(), kernel: kernel.to_owned(), what };
-        let framework = |call, code: i32| BuildError::Framework {
-            arena: arena.clone(),
-            kernel: kernel.to_owned(),
-            call,
-            code: code.into(),
-            message: words(code).into(),
-        };
+        let failed = |cause| self.not_built(kernel, cause);
         if source.contains('\0') {
-            return Err(zero("the source"));
+            return Err(failed(BuildCause::ZeroCharacter("the source")));
         }
         // Argument information lets a launch refuse an argument that does not fit.
-        let all_options =
-            CString::new(format!("-cl-kernel-arg-info {options}")).map_err(|_| zero("the options"))?;
-        let gone = |_| framework("clCreateProgramWithSource", CL_DEVICE_NOT_AVAILABLE);
-        let context = self.session.context().map_err(gone)?;
+        let all_options = CString::new(format!("-cl-kernel-arg-info {options}"))
+            .map_err(|_| failed(BuildCause::ZeroCharacter("the options")))?;
+        let create = |code| framework("clCreateProgramWithSource", code);
+        let context = self.session.context().map_err(|_| failed(create(CL_DEVICE_NOT_AVAILABLE)))?;
         let compile = || {
-            let program = create_program_with_source(context, &[source])
-                .map_err(|code| framework("clCreateProgramWithSource", code))?;
+            let program = create_program_with_source(context, &[source]).map_err(create)?;
             // SAFETY: the program was just created, and its only reference is taken over here.
             let program = unsafe { Program::own(program) };
             let device = self.session.part.id();
@@ -265,7 +172,7 @@ impl OpenClArena {
                     let log =
                         log.map(String::from).unwrap_or_default().trim_matches(['\0', '\n', ' ']).to_owned();
                     if code == CL_BUILD_PROGRAM_FAILURE || !log.is_empty() {
-                        BuildError::Compile { arena: arena.clone(), kernel: kernel.to_owned(), log }
+                        BuildCause::Compile(log)
                     } else {
                         framework("clBuildProgram", code)
                     }
@@ -273,8 +180,12 @@ impl OpenClArena {
             )?;
             Ok(program)
         };
-        self.programs.get(source, options, compile).map_err(|error| error.of(kernel))
+        self.programs.get(source, options, compile).map_err(failed)
     }
+}
+
+fn framework(call: &'static str, code: i32) -> BuildCause {
+    BuildCause::Framework { call, code: code.into(), message: words(code).into() }
 }
 
 /// A kernel of one arena, ready to be launched.
@@ -304,64 +215,6 @@ impl OpenClKernel {
         self.limits.total
     }
 
-    /// Checks arguments against the kernel's signature: their number, and their types as far as the driver
-    /// describes them.
-    ///
-    /// # Errors
-    /// [`Misfit`], with what the kernel takes and what was given.
-    pub fn fits(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
-        let kernel = || format!("{} on {}", self.name, self.arena);
-        if arguments.len() != self.parameters.len() {
-            let (takes, given) = (self.parameters.len(), arguments.len());
-            return Err(Misfit::Count { kernel: kernel(), takes, given });
-        }
-        let mut local_bytes = 0_u64;
-        for (index, (argument, parameter)) in arguments.iter().zip(&self.parameters).enumerate() {
-            let Some(given) = Given::of(argument) else { continue };
-            if let Some(takes) = parameter.mismatch(given) {
-                return Err(Misfit::Argument { kernel: kernel(), index, takes, given: given.to_string() });
-            }
-            if let LaunchArg::Local(bytes) = argument {
-                local_bytes = local_bytes.saturating_add(*bytes);
-                let most = self.session.facts.local_bytes;
-                if *bytes == 0 || local_bytes > most {
-                    let takes = format!("local memory, of 1 to {most} bytes in total");
-                    return Err(Misfit::Argument {
-                        kernel: kernel(),
-                        index,
-                        takes,
-                        given: argument.describe(),
-                    });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks the sizes of work-groups against what the kernel allows on its device.
-    ///
-    /// # Errors
-    /// [`Misfit::Groups`], with the reason:
-    /// - the kernel or the device does not allow the size;
-    /// - the source may query its group, and the size is left open;
-    /// - the source queries its group or launch, and was built by [`OpenClArena::kernel`];
-    /// - the source defines one of these queries as a macro.
-    pub fn check_groups(&self, shape: &ItemShape) -> Result<(), Misfit> {
-        let local = shape.local();
-        let open = || local[..shape.dimensions()].contains(&0);
-        let checked = match self.numbering {
-            Numbering::Run { needs_local: true } if open() => {
-                Err("its source may query its work-group, so a work-group size is needed".to_owned())
-            }
-            Numbering::Unaware(why) => {
-                Err(format!("its groups would be numbered within each package: {why}"))
-            }
-            _ => self.limits.check(local),
-        };
-        let kernel = || format!("{} on {}", self.name, self.arena);
-        checked.map_err(|reason| Misfit::Groups { kernel: kernel(), local, reason })
-    }
-
     /// Starts the kernel. The fence waits for its end and reports zero bytes.
     ///
     /// # Safety
@@ -377,49 +230,10 @@ impl OpenClKernel {
     ///
     /// # Panics
     /// If a block is mapped for the host. Core prevents this for a block that a device's grant names.
-    pub unsafe fn launch(&self, args: &[KernelArg<'_>], launch: Launch) -> Result<Fence, TransferError> {
-        let Launch { offset, items, local } = launch;
-        let (offset, items, local) = ([offset, 0, 0], [items, 1, 1], [local, 1, 1]);
-        let asked = Asked { dimensions: 1, split: 0, offset, items, local, total: None };
+    pub unsafe fn launch(&self, args: &[KernelArg<'_>], grid: Grid) -> Result<Fence, TransferError> {
+        let asked = Asked { split: grid.dimensions - 1, total: None, grid };
         // SAFETY: the caller guarantees what the kernel accesses (1).
-        unsafe { self.launch_asked(Order::AfterOthers, args, &asked, &launch) }
-    }
-
-    /// Starts the kernel on a part of a run.
-    ///
-    /// If the part is [independent](dml_core::Launch::is_independent), it may overlap with earlier kernels,
-    /// on one of a few queues in rotation. That needs a device that is no processor, and whose OpenCL defines
-    /// concurrent use of one buffer. A device that one kernel does not fill, mostly at its end, then runs
-    /// others meanwhile.
-    ///
-    /// No kernel in flight may write what an independent part reads or writes, or read what it writes. Later
-    /// launches that are not independent run after it, and so do copies.
-    ///
-    /// # Safety
-    /// As [`launch`](Self::launch).
-    ///
-    /// # Errors
-    /// As [`launch`](Self::launch).
-    ///
-    /// # Panics
-    /// As [`launch`](Self::launch).
-    pub unsafe fn launch_part(
-        &self,
-        args: &[KernelArg<'_>],
-        part: &dml_core::Launch<'_>,
-    ) -> Result<Fence, TransferError> {
-        let (shape, items) = (part.shape, part.items);
-        let asked = Asked {
-            dimensions: shape.dimensions(),
-            split: shape.axis(),
-            offset: shape.offset(items),
-            items: shape.global(items),
-            local: shape.local(),
-            total: Some(part.total),
-        };
-        let order = if part.is_independent { Order::BesideOthers } else { Order::AfterOthers };
-        // SAFETY: the caller guarantees what the kernel accesses (1).
-        unsafe { self.launch_asked(order, args, &asked, &(items, shape)) }
+        unsafe { self.launch_asked(Order::AfterOthers, args, &asked) }
     }
 
     /// # Safety
@@ -429,44 +243,14 @@ impl OpenClKernel {
         order: Order,
         args: &[KernelArg<'_>],
         asked: &Asked,
-        shown: &dyn fmt::Debug,
     ) -> Result<Fence, TransferError> {
         let blocks = self.check(args)?;
-        if asked.items.contains(&0) {
+        if asked.grid.items.contains(&0) {
             return Ok(Fence::done(0));
         }
-        let size = self.size(asked, shown)?;
+        let size = self.size(asked)?;
         // SAFETY: the caller guarantees what the kernel accesses (1).
         unsafe { self.enqueue(args, blocks, &size, order) }
-    }
-
-    /// Starts the kernel on a grid of work-items. The fence waits for its end and reports zero bytes.
-    ///
-    /// # Safety
-    /// As [`launch`](Self::launch).
-    ///
-    /// # Errors
-    /// As [`launch`](Self::launch).
-    ///
-    /// # Panics
-    /// As [`launch`](Self::launch).
-    pub unsafe fn launch_grid<const D: usize>(
-        &self,
-        args: &[KernelArg<'_>],
-        grid: Grid<D>,
-    ) -> Result<Fence, TransferError> {
-        let three =
-            |of: [u64; D], rest: u64| std::array::from_fn(|axis| of.get(axis).copied().unwrap_or(rest));
-        let asked = Asked {
-            dimensions: D,
-            split: D.saturating_sub(1),
-            offset: three(grid.offset, 0),
-            items: three(grid.items, 1),
-            local: three(grid.local, 1),
-            total: None,
-        };
-        // SAFETY: the caller guarantees what the kernel accesses (1).
-        unsafe { self.launch_asked(Order::AfterOthers, args, &asked, &grid) }
     }
 
     /// Enqueues the kernel on the queue that its order requires.
@@ -530,7 +314,7 @@ impl OpenClKernel {
         }
         let mut blocks = Vec::new();
         for (index, (arg, parameter)) in (0..).zip(args.iter().zip(&self.parameters)) {
-            let given = arg.given();
+            let given = given(arg);
             if let Some(takes) = parameter.mismatch(given) {
                 let reason = format!("takes {takes}, not {given}");
                 return Err(self.misfit(index, args.len(), CL_INVALID_ARG_VALUE, &reason));
@@ -552,45 +336,42 @@ impl OpenClKernel {
         Ok(blocks)
     }
 
-    fn size(&self, asked: &Asked, shown: &dyn fmt::Debug) -> Result<Size, TransferError> {
-        let kernel = &self.name;
-        if let Err(reason) = self.limits.check(asked.local) {
-            let reason = format!("kernel {kernel} cannot run in the groups of {shown:?}: {reason}");
+    fn size(&self, asked: &Asked) -> Result<Size, TransferError> {
+        let (kernel, grid) = (&self.name, &asked.grid);
+        if let Err(reason) = self.limits.check(asked.grid.local) {
+            let reason = format!("kernel {kernel} cannot run {grid}: {reason}");
             return Err(refused("clEnqueueNDRangeKernel", CL_INVALID_WORK_GROUP_SIZE, reason));
         }
         if matches!(self.numbering, Numbering::Run { .. })
-            && (0..asked.dimensions.min(3)).any(|axis| axis != asked.split && asked.offset[axis] != 0)
+            && (0..asked.grid.dimensions).any(|axis| axis != asked.split && asked.grid.offset[axis] != 0)
         {
             let split = asked.split;
-            let reason = format!("kernel {kernel} is for parts along dimension {split}, not for {shown:?}");
+            let reason = format!("kernel {kernel} is for parts along dimension {split}, not for {grid}");
             return Err(refused("clEnqueueNDRangeKernel", CL_INVALID_GLOBAL_OFFSET, reason));
         }
         self.sizes(asked).ok_or_else(|| {
-            let reason = format!("kernel {kernel}: {shown:?} exceeds what can be counted");
+            let reason = format!("kernel {kernel}: {grid} exceed what can be counted");
             refused("clEnqueueNDRangeKernel", CL_INVALID_GLOBAL_WORK_SIZE, reason)
         })
     }
 
     /// Returns the sizes of a launch, padded to whole groups; `None` on overflow or invalid dimensions.
     fn sizes(&self, asked: &Asked) -> Option<Size> {
-        let (split, dimensions) = (asked.split, asked.dimensions);
-        if !(1..=3).contains(&dimensions) {
-            return None;
-        }
+        let (split, dimensions) = (asked.split, asked.grid.dimensions);
         let is_open =
-            asked.local[..dimensions].iter().all(|&local| local == 0) && self.limits.required.is_none();
-        let local = self.limits.choose(asked.local);
+            asked.grid.local[..dimensions].iter().all(|&local| local == 0) && self.limits.required.is_none();
+        let local = self.limits.choose(asked.grid.local);
         let mut size = Size { dimensions: dimensions as u32, offset: [0; 3], global: [1; 3], local: None };
         let mut group = [1; 3];
         for axis in 0..dimensions {
             group[axis] = if is_open { 1 } else { usize::try_from(local[axis]).ok()? };
             (size.offset[axis], size.global[axis]) =
-                along(asked.offset[axis], asked.items[axis], group[axis])?;
+                along(asked.grid.offset[axis], asked.grid.items[axis], group[axis])?;
         }
         size.local = (!is_open).then_some(group);
         if let Numbering::Run { .. } = self.numbering {
             // The encoding of `prelude.cl`. Dimensions beyond those of the launch have one work-item.
-            let end = asked.offset[split].checked_add(asked.items[split])?;
+            let end = asked.grid.offset[split].checked_add(asked.grid.items[split])?;
             let (_, whole) = along(0, asked.total.unwrap_or(end).max(end), group[split])?;
             let (carrier, told) = ((split + 1) % 3, whole.checked_mul(4)? + dimensions);
             (size.dimensions, size.offset[carrier]) = (3, told);
@@ -612,6 +393,94 @@ impl OpenClKernel {
     }
 }
 
+impl CompiledKernel for OpenClKernel {
+    type Arena = OpenClArena;
+    const FRAMEWORK: &'static str = "OpenCL";
+
+    fn build(arena: &OpenClArena, source: &str, name: &str, options: &str) -> Result<Self, BuildError> {
+        arena.package_kernel(source, name, options)
+    }
+
+    /// Checks the number of the arguments, and their types as far as the driver describes them.
+    fn fits(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
+        let kernel = || format!("{} on {}", self.name, self.arena);
+        if arguments.len() != self.parameters.len() {
+            let (takes, given) = (self.parameters.len(), arguments.len());
+            return Err(Misfit::Count { kernel: kernel(), takes, given });
+        }
+        let mut local_bytes = 0_u64;
+        for (index, (argument, parameter)) in arguments.iter().zip(&self.parameters).enumerate() {
+            let Some(given) = Given::of(argument) else { continue };
+            if let Some(takes) = parameter.mismatch(given) {
+                return Err(Misfit::Argument { kernel: kernel(), index, takes, given: given.to_string() });
+            }
+            if let LaunchArg::Local(bytes) = argument {
+                local_bytes = local_bytes.saturating_add(*bytes);
+                let most = self.session.facts.local_bytes;
+                if *bytes == 0 || local_bytes > most {
+                    let takes = format!("local memory, of 1 to {most} bytes in total");
+                    return Err(Misfit::Argument {
+                        kernel: kernel(),
+                        index,
+                        takes,
+                        given: argument.describe(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses, with the reason, if
+    /// - the kernel or the device does not allow the size;
+    /// - the source may query its group, and the size is left open;
+    /// - the source queries its group or launch, and was built by [`OpenClArena::kernel`];
+    /// - the source defines one of these queries as a macro.
+    fn check_groups(&self, shape: &ItemShape) -> Result<(), Misfit> {
+        let local = shape.local();
+        let open = || local[..shape.dimensions()].contains(&0);
+        let checked = match self.numbering {
+            Numbering::Run { needs_local: true } if open() => {
+                Err("its source may query its work-group, so a work-group size is needed".to_owned())
+            }
+            Numbering::Unaware(why) => {
+                Err(format!("its groups would be numbered within each package: {why}"))
+            }
+            _ => self.limits.check(local),
+        };
+        let kernel = || format!("{} on {}", self.name, self.arena);
+        checked.map_err(|reason| Misfit::Groups { kernel: kernel(), local, reason })
+    }
+
+    /// Starts the kernel on a part of a run.
+    ///
+    /// If the part is [independent](Launch::is_independent), it may overlap with earlier kernels, on one of a
+    /// few queues in rotation. That needs a device that is no processor, and whose OpenCL defines concurrent
+    /// use of one buffer. A device that one kernel does not fill, mostly at its end, then runs others
+    /// meanwhile.
+    ///
+    /// No kernel in flight may write what an independent part reads or writes, or read what it writes. Later
+    /// launches that are not independent run after it, and so do copies.
+    unsafe fn launch_part(&self, args: &[KernelArg<'_>], part: &Launch<'_>) -> Result<Fence, TransferError> {
+        let (shape, items) = (part.shape, part.items);
+        let grid = Grid {
+            dimensions: shape.dimensions(),
+            offset: shape.offset(items),
+            items: shape.global(items),
+            local: shape.local(),
+        };
+        let asked = Asked { split: shape.axis(), total: Some(part.total), grid };
+        let order = if part.is_independent { Order::BesideOthers } else { Order::AfterOthers };
+        // SAFETY: the caller guarantees what the kernel accesses.
+        unsafe { self.launch_asked(order, args, &asked) }
+    }
+
+    /// Returns whether it was enqueued, but the flush to the device failed.
+    fn may_have_begun(error: &TransferError) -> bool {
+        matches!(error, TransferError::Framework { call: FLUSH, .. })
+    }
+}
+
 /// The order of a kernel relative to the others.
 #[derive(Clone, Copy, Debug)]
 enum Order {
@@ -628,13 +497,9 @@ fn was_mapped(block: &BlockRef) -> bool {
 
 /// The work-items of a launch, as requested.
 struct Asked {
-    dimensions: usize,
+    grid: Grid,
     /// The dimension along which a run is divided.
     split: usize,
-    offset: [u64; 3],
-    items: [u64; 3],
-    /// The work-group sizes; zero where the size is left open.
-    local: [u64; 3],
     /// The number of items of the whole run along the split dimension, if the launch is a part of one.
     total: Option<u64>,
 }
@@ -670,10 +535,6 @@ fn set(kernel: &Kernel, index: u32, arg: &KernelArg<'_>) -> Result<(), i32> {
             set_value::<cl_mem>(kernel, index, block.mem())
         }
         KernelArg::Nothing => set_value::<cl_mem>(kernel, index, std::ptr::null_mut()),
-        KernelArg::U32(value) => set_value(kernel, index, value),
-        KernelArg::U64(value) => set_value(kernel, index, value),
-        KernelArg::I32(value) => set_value(kernel, index, value),
-        KernelArg::F32(value) => set_value(kernel, index, value),
         KernelArg::Scalar(scalar) => match scalar {
             Scalar::I8(value) => set_value(kernel, index, value),
             Scalar::U8(value) => set_value(kernel, index, value),

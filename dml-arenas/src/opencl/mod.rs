@@ -54,5 +54,4 @@ mod svm;
 mod testing;
 
 pub use arena::OpenClArena;
-pub use error::BuildError;
-pub use kernel::{Grid, KernelArg, Launch, OpenClKernel, may_have_begun};
+pub use kernel::OpenClKernel;

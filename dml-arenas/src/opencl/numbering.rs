@@ -3,7 +3,7 @@
 //! Otherwise, a kernel that queries its group, the number of groups or the launch size would see each part as
 //! a separate run. `prelude.cl` documents how the size of the run reaches the kernel.
 
-use crate::source::{defines, includes, opts_out};
+use crate::compiled::{defines, includes, opts_out};
 use std::borrow::Cow;
 
 /// The text that is prepended to the source.

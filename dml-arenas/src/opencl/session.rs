@@ -19,7 +19,7 @@ use super::completion::{Command, Wakers};
 use super::device::{Part, Sort};
 use super::error::{FORKED, is_lost, transfer_error, words};
 use super::handle::{Context, Event, Queue};
-use crate::beside::Beside;
+use crate::compiled::Beside;
 use crate::fork::Origin;
 use crate::locked::next_holder;
 use crate::machine_memory;

@@ -3,8 +3,9 @@
 use super::{alloc, arena, cuda, home, nothing_is_left, platform_with};
 use crate::driver::{StandIn, stand_in};
 use crate::stand_in::discovered;
-use dml_arenas::cuda::{CudaKernel, KernelArg, Launch};
+use dml_arenas::cuda::CudaKernel;
 use dml_arenas::dlpack::ExportError;
+use dml_arenas::launch::{Grid, KernelArg};
 use dml_arenas::{DiscoverError, DiscoverOptions, Sharing};
 use dml_core::{AcquireError, AllocError, Buffer, DeviceId, Pattern, Platform, Scalar, record::Operation};
 
@@ -55,7 +56,7 @@ impl Setup {
         let count = blocks[0].len() / 4;
         let args = [from, to, KernelArg::Scalar(Scalar::U64(count))];
         // SAFETY: both have so many words.
-        let fence = unsafe { self.follow.launch(&args, Launch::line(0, count, 1)) }.unwrap();
+        let fence = unsafe { self.follow.launch(&args, Grid::line(0, count, 1)) }.unwrap();
         grants.in_flight(fence).wait().unwrap().release().unwrap();
         [self.moved(), counters.operation(Operation::Bind)]
     }
@@ -126,7 +127,7 @@ fn the_processor_uses_other_bytes_meanwhile() {
     let blocks = [from.raw(), to.raw()].map(|it| there.block(&it.range(0..16)).unwrap().unwrap());
     let args = [KernelArg::Block(blocks[0]), KernelArg::Block(blocks[1]), KernelArg::Scalar(Scalar::U64(4))];
     // SAFETY: both have so many words.
-    let fence = unsafe { setup.follow.launch(&args, Launch::line(0, 4, 1)) }.unwrap();
+    let fence = unsafe { setup.follow.launch(&args, Grid::line(0, 4, 1)) }.unwrap();
     here.release().unwrap();
     drop(held);
     there.in_flight(fence).wait().unwrap().release().unwrap();

@@ -4,7 +4,8 @@ use super::{alloc, arena, cuda, fill, nothing_is_left, platform};
 use crate::common::{put, take};
 use crate::driver::{code, compiler, stand_in};
 use crate::stand_in::{Says, again, is_child};
-use dml_arenas::cuda::{BuildError, CudaKernel, KernelArg, Launch, may_have_begun};
+use dml_arenas::cuda::CudaKernel;
+use dml_arenas::launch::{BuildCause, CompiledKernel, Grid, KernelArg};
 use dml_core::{Fence, LaunchArg, Misfit, OwnBlock, Scalar, Span, TransferError};
 use std::sync::mpsc;
 use std::task::Waker;
@@ -32,7 +33,7 @@ fn late(kernel: &CudaKernel, to: &OwnBlock, word: u32, micros: u64, is_beside: b
                 &args,
                 &dml_core::Launch::new(&(0..1), &dml_core::ItemShape::line(1), &[]).independent(),
             ),
-            false => kernel.launch(&args, Launch::line(0, 1, 1)),
+            false => kernel.launch(&args, Grid::line(0, 1, 1)),
         }
     }
     .unwrap()
@@ -43,7 +44,7 @@ fn follow(kernel: &CudaKernel, from: &OwnBlock, to: &OwnBlock, count: u64) -> Fe
     let args =
         [KernelArg::Block(from.block()), KernelArg::Block(to.block()), KernelArg::Scalar(Scalar::U64(count))];
     // SAFETY: the caller's blocks have so many words.
-    unsafe { kernel.launch(&args, Launch::line(0, count, 1)) }.unwrap()
+    unsafe { kernel.launch(&args, Grid::line(0, count, 1)) }.unwrap()
 }
 
 #[test]
@@ -75,20 +76,20 @@ fn what_the_driver_says_of_a_program_is_told() {
     let platform = platform(&["cuda:0"]);
     let gpu = arena(&platform, "cuda:0");
     let refused = cuda(&gpu).kernel(".version 8.0\nrefused", "late", "").unwrap_err();
-    let BuildError::Compile { log, kernel, .. } = &refused else { panic!("{refused}") };
-    assert_eq!((log.as_str(), kernel.as_str()), ("line 3: no such instruction", "late"));
+    let BuildCause::Compile(log) = &refused.cause else { panic!("{refused}") };
+    assert_eq!((log.as_str(), refused.kernel.as_str()), ("line 3: no such instruction", "late"));
     let damaged = cuda(&gpu).kernel(".version 8.0\ndamaged", "late", "").unwrap_err();
-    let BuildError::Framework { call: "cuModuleLoadDataEx", code: 218, .. } = &damaged else {
+    let BuildCause::Framework { call: "cuModuleLoadDataEx", code: 218, .. } = &damaged.cause else {
         panic!("{damaged}")
     };
     let none = cuda(&gpu).kernel(PROGRAM, "lately", "").unwrap_err();
-    assert!(matches!(&none, BuildError::NoKernel { kernel, .. } if kernel == "lately"), "{none}");
+    assert!(matches!(none.cause, BuildCause::NoKernel(_)) && none.kernel == "lately", "{none}");
     driver.fail("cuFuncGetAttribute", 0, code::INVALID_VALUE);
     let failed = cuda(&gpu).kernel(PROGRAM, "late", "").map(drop).unwrap_err();
-    assert!(matches!(failed, BuildError::Framework { call: "cuFuncGetAttribute", .. }), "{failed}");
+    assert!(matches!(failed.cause, BuildCause::Framework { call: "cuFuncGetAttribute", .. }), "{failed}");
     cuda(&gpu).declare_lost("the test said so");
     let lost = cuda(&gpu).kernel(PROGRAM, "late", "").map(drop).unwrap_err();
-    assert!(matches!(lost, BuildError::Framework { call: "cuCtxPushCurrent", .. }), "{lost}");
+    assert!(matches!(lost.cause, BuildCause::Framework { call: "cuCtxPushCurrent", .. }), "{lost}");
     drop((gpu, platform));
     nothing_is_left(driver);
 }
@@ -121,7 +122,7 @@ fn arguments_are_held_against_what_the_driver_says_of_the_kernel() {
         KernelArg::Scalar(Scalar::U64(1)),
     ];
     // SAFETY: refused.
-    let refused = unsafe { late.launch(&args, Launch::line(1, 1, 1)) }.map(drop).unwrap_err();
+    let refused = unsafe { late.launch(&args, Grid::line(1, 1, 1)) }.map(drop).unwrap_err();
     assert!(refused.to_string().contains("has no DmlItems"), "{refused}");
     let other = alloc(&super::arena(&super::platform(&["cuda:1"]), "cuda:1"), 4);
     let args = [
@@ -130,7 +131,7 @@ fn arguments_are_held_against_what_the_driver_says_of_the_kernel() {
         KernelArg::Scalar(Scalar::U64(1)),
     ];
     // SAFETY: refused.
-    let refused = unsafe { late.launch(&args, Launch::line(0, 1, 1)) }.map(drop).unwrap_err();
+    let refused = unsafe { late.launch(&args, Grid::line(0, 1, 1)) }.map(drop).unwrap_err();
     assert!(
         refused.to_string().contains("argument 0 of kernel late: the block belongs to another"),
         "{refused}"
@@ -246,7 +247,7 @@ fn a_launch_covers_its_items_in_as_many_parts_as_the_driver_needs() {
     ] {
         assert_eq!(fill(&to, 0).wait(), Ok(rows * 16 * 4));
         let args = [KernelArg::Block(to.block()), KernelArg::Scalar(Scalar::U64(rows * 16))];
-        let launch = Launch { offset: [2, first, 0], items: [9, many, 1], local: [4, local, 1] };
+        let launch = Grid::new([2, first, 0], [9, many, 1], [4, local, 1]);
         let (made, fence) = driver.made_by("cuLaunchKernel", || {
             // SAFETY: it ends at the end of the block.
             unsafe { kernel.launch(&args, launch) }.unwrap()
@@ -267,7 +268,7 @@ fn a_launch_that_fails_says_whether_it_may_have_begun() {
     let gpu = arena(&platform, "cuda:0");
     let kernel = cuda(&gpu).kernel(PROGRAM, "count", "").unwrap();
     let to = alloc(&gpu, 1024);
-    let launch = Launch { offset: [0; 3], items: [1, 70_000, 1], local: [1, 1, 1] };
+    let launch = Grid::new([0; 3], [1, 70_000, 1], [1, 1, 1]);
     for (call, after, begun) in
         [("cuLaunchKernel", 0, false), ("cuLaunchKernel", 1, true), ("cuEventRecord", 0, true)]
     {
@@ -276,7 +277,7 @@ fn a_launch_that_fails_says_whether_it_may_have_begun() {
         // SAFETY: it ends at the end of the block.
         let failed = unsafe { kernel.launch(&args, launch) }.map(drop).unwrap_err();
         assert!(matches!(failed, TransferError::Framework { .. }), "{failed}");
-        assert_eq!(may_have_begun(&failed), begun, "{failed}");
+        assert_eq!(CudaKernel::may_have_begun(&failed), begun, "{failed}");
         // What had begun has ended.
         assert_eq!(driver.count("queued"), 0);
         assert_eq!(driver.count("pushed"), 0);
@@ -295,7 +296,7 @@ fn local_memory_beyond_the_usual_is_asked_for_once() {
         args.extend(parts.iter().map(|&bytes| KernelArg::Local(bytes)));
         driver.made_by("cuFuncSetAttribute", || {
             // SAFETY: it ends at the end of the block.
-            unsafe { kernel.launch(&args, Launch::line(0, 16, 4)) }.map(Fence::wait)
+            unsafe { kernel.launch(&args, Grid::line(0, 16, 4)) }.map(Fence::wait)
         })
     };
     for (parts, asked) in [
@@ -317,7 +318,7 @@ fn local_memory_beyond_the_usual_is_asked_for_once() {
         args.extend((kernel.name() == "late").then_some(long));
         let launch = || {
             // SAFETY: it writes the first word of the block, or nothing.
-            unsafe { kernel.launch(&args, Launch::line(0, 1, 1)) }.unwrap().wait()
+            unsafe { kernel.launch(&args, Grid::line(0, 1, 1)) }.unwrap().wait()
         };
         assert_eq!(driver.made_by("cuFuncSetAttribute", launch), (asked, Ok(0)), "{}", kernel.name());
     }
@@ -390,27 +391,23 @@ fn what_the_compiler_says_is_told_and_its_programs_go() {
     let platform = platform(&["cuda:0"]);
     let gpu = arena(&platform, "cuda:0");
     let refused =
-        |source: &str, options: &str| cuda(&gpu).kernel(source, "late", options).map(drop).unwrap_err();
-    let BuildError::Compile { log, .. } = refused("wrong", "") else { panic!("another error") };
+        |source: &str, options: &str| cuda(&gpu).kernel(source, "late", options).map(drop).unwrap_err().cause;
+    let BuildCause::Compile(log) = refused("wrong", "") else { panic!("another error") };
     assert_eq!(log, "kernel.cu(2): error: wrong");
-    let BuildError::Compile { log, .. } = refused("wordless", "") else { panic!("another error") };
+    let BuildCause::Compile(log) = refused("wordless", "") else { panic!("another error") };
     assert_eq!(log, "another error");
-    let BuildError::Compile { log, .. } = refused("late", "--unknown") else { panic!("another error") };
+    let BuildCause::Compile(log) = refused("late", "--unknown") else { panic!("another error") };
     assert_eq!(log, "unknown option");
     for (source, failed) in [("no memory", "nvrtcCreateProgram"), ("too large", "nvrtcCompileProgram")] {
-        let BuildError::Framework { call, code, message, .. } = refused(source, "") else {
-            panic!("{source}")
-        };
+        let BuildCause::Framework { call, code, message } = refused(source, "") else { panic!("{source}") };
         assert_eq!((call, code, &*message), (failed, 1, "out of memory"));
     }
     for (source, options, what) in [("la\0te", "", "the source"), ("late", "-a\0b", "the options")] {
-        assert!(
-            matches!(refused(source, options), BuildError::ZeroCharacter { what: found, .. } if found == what)
-        );
+        assert_eq!(refused(source, options), BuildCause::ZeroCharacter(what));
     }
     // A condition has another definition compiled than the one in the text, which is given a parameter more.
     let other = "__global__ void late(int* a) { a[blockIdx.x] = 1; }";
     let refused = cuda(&gpu).package_kernel(other, "late", "").map(drop).unwrap_err();
-    assert!(matches!(refused, BuildError::NotDivisible { .. }), "{refused}");
+    assert!(matches!(refused.cause, BuildCause::NotDivisible(_)), "{refused}");
     assert_eq!(compiler.counts()[1], 0);
 }

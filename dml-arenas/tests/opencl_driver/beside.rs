@@ -3,8 +3,8 @@
 use super::{Arc, Arena, alloc, arena, nothing_is_left, opencl, platform};
 use crate::common::take;
 use crate::driver::{StandIn, code, stand_in};
-use dml_arenas::launch::OpenClLauncher;
-use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel, may_have_begun};
+use dml_arenas::launch::{CompiledKernel, CompiledLauncher, Grid, KernelArg};
+use dml_arenas::opencl::OpenClKernel;
 use dml_core::MapState;
 use dml_core::{
     Access, DeviceId, DeviceSet, Fence, ItemShape, LaunchArg, Launcher, OwnBlock, Platform, RawBuffer,
@@ -14,7 +14,7 @@ use std::task::{Poll, Waker};
 
 const PROGRAM: &str = "kernel void late(__global uint *to, uint value, ulong microseconds)
     kernel void add(__global uint *data, uint what, ulong end)";
-const ONE: Launch = Launch { offset: 0, items: 1, local: 1 };
+const ONE: Grid = Grid::line(0, 1, 1);
 const HOST: DeviceId = DeviceId(0);
 const MARKER: &str = "clEnqueueMarkerWithWaitList";
 const BARRIER: &str = "clEnqueueBarrierWithWaitList";
@@ -39,7 +39,11 @@ impl Setup {
     }
 
     fn late(&self, to: &OwnBlock, word: u32, millis: u64) -> Fence {
-        let args = [KernelArg::Block(to.block()), KernelArg::U32(word), KernelArg::U64(millis * 1000)];
+        let args = [
+            KernelArg::Block(to.block()),
+            KernelArg::Scalar(Scalar::U32(word)),
+            KernelArg::Scalar(Scalar::U64(millis * 1000)),
+        ];
         // SAFETY: it writes the first word of the block.
         unsafe {
             self.slow
@@ -50,14 +54,18 @@ impl Setup {
 
     /// Adds one, in order.
     fn add(&self, to: &OwnBlock) -> Result<Fence, TransferError> {
-        let args = [KernelArg::Block(to.block()), KernelArg::U32(1), KernelArg::U64(1)];
+        let args = [
+            KernelArg::Block(to.block()),
+            KernelArg::Scalar(Scalar::U32(1)),
+            KernelArg::Scalar(Scalar::U64(1)),
+        ];
         // SAFETY: it changes the first word of the block.
         unsafe { self.add.launch(&args, ONE) }
     }
 
-    fn launcher(&self, name: &str) -> OpenClLauncher {
+    fn launcher(&self, name: &str) -> CompiledLauncher<OpenClKernel> {
         // SAFETY: it uses the word that its buffer has.
-        unsafe { OpenClLauncher::new(opencl(&self.arena).kernel(PROGRAM, name, "").unwrap()) }
+        unsafe { CompiledLauncher::new(opencl(&self.arena).kernel(PROGRAM, name, "").unwrap()) }
     }
 
     fn device(&self) -> DeviceId {
@@ -193,7 +201,7 @@ fn a_refused_wait_for_kernels_beside_is_told_and_nothing_begins() {
             matches!(&error, TransferError::Framework { call, code: -5, .. } if *call == told),
             "{error}"
         );
-        assert_eq!((launches, may_have_begun(&error)), (0, false));
+        assert_eq!((launches, OpenClKernel::may_have_begun(&error)), (0, false));
         // It is awaited the next time.
         let (waits, next) = setup.add_counted(&block);
         assert_eq!((waits, next.wait(), word(&block)), ([2, 1], Ok(0), 6));
@@ -218,7 +226,7 @@ fn a_launcher_runs_independent_launches_beside_others() {
             // Something is beside, which what is independent does not wait for.
             assert_eq!(setup.late(&other, 1, 0).wait(), Ok(0));
             let mut grants = setup.platform.acquire(setup.device()).write(&buffer).wait().unwrap();
-            let mut launch = |launcher: &OpenClLauncher, arguments: &[LaunchArg]| {
+            let mut launch = |launcher: &CompiledLauncher<OpenClKernel>, arguments: &[LaunchArg]| {
                 let items = 0..1;
                 let launch = dml_core::Launch::new(&items, &shape, arguments);
                 let launch = if independent { launch.independent() } else { launch };

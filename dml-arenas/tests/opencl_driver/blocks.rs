@@ -10,7 +10,8 @@ use crate::stand_in::{again, is_child};
 use dml_arenas::{DiscoverOptions, Sharing};
 use dml_core::MapState;
 use dml_core::{
-    AcquireError, AllocError, Concurrency, DeviceId, DeviceSet, OwnBlock, Platform, Span, TransferError,
+    AcquireError, AllocError, Concurrency, DeviceId, DeviceSet, OwnBlock, Platform, Scalar, Span,
+    TransferError,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -232,15 +233,19 @@ fn an_address_that_the_driver_does_not_tell_is_an_error() {
 
 /// Adds one to all words, on the device.
 fn add(platform: &Platform, device: &str, data: &dml_core::Buffer<u32>) {
-    use dml_arenas::opencl::{KernelArg, Launch};
+    use dml_arenas::launch::{Grid, KernelArg};
     let arena = arena(platform, device);
     let source = "kernel void add(__global uint *data, uint what, ulong end)";
     let kernel = opencl(&arena).kernel(source, "add", "").unwrap();
     let grants = platform.acquire(platform.device(device).unwrap()).read_write(data).wait().unwrap();
     let block = grants.block(data).unwrap().unwrap();
-    let args = [KernelArg::Block(block), KernelArg::U32(1), KernelArg::U64(data.len())];
+    let args = [
+        KernelArg::Block(block),
+        KernelArg::Scalar(Scalar::U32(1)),
+        KernelArg::Scalar(Scalar::U64(data.len())),
+    ];
     // SAFETY: it changes the words that were granted.
-    let fence = unsafe { kernel.launch(&args, Launch { offset: 0, items: data.len(), local: 0 }) }.unwrap();
+    let fence = unsafe { kernel.launch(&args, Grid::line(0, data.len(), 0)) }.unwrap();
     grants.in_flight(fence).wait().unwrap().release().unwrap();
 }
 

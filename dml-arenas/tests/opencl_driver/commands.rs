@@ -3,9 +3,10 @@
 use super::{Arc, Arena, alloc, arena, fill, nothing_is_left, opencl, platform};
 use crate::common::{pattern, put, take};
 use crate::driver::{code, stand_in};
-use dml_arenas::opencl::{KernelArg, Launch, OpenClKernel};
+use dml_arenas::launch::{Grid, KernelArg};
+use dml_arenas::opencl::OpenClKernel;
 use dml_core::MapState;
-use dml_core::{DeviceId, DeviceSet, Fence, HostMemory, OwnBlock, Span, TransferError};
+use dml_core::{DeviceId, DeviceSet, Fence, HostMemory, OwnBlock, Scalar, Span, TransferError};
 use std::task::{Poll, Waker};
 
 const CPU: DeviceId = DeviceId(0);
@@ -18,9 +19,13 @@ fn kernel(arena: &Arc<dyn Arena>) -> OpenClKernel {
 
 /// Writes a word after so many milliseconds.
 fn late(kernel: &OpenClKernel, to: &OwnBlock, word: u32, millis: u64) -> Fence {
-    let args = [KernelArg::Block(to.block()), KernelArg::U32(word), KernelArg::U64(millis * 1000)];
+    let args = [
+        KernelArg::Block(to.block()),
+        KernelArg::Scalar(Scalar::U32(word)),
+        KernelArg::Scalar(Scalar::U64(millis * 1000)),
+    ];
     // SAFETY: it writes the first word of the block.
-    unsafe { kernel.launch(&args, Launch { offset: 0, items: 1, local: 1 }) }.unwrap()
+    unsafe { kernel.launch(&args, Grid::line(0, 1, 1)) }.unwrap()
 }
 
 fn framework(call: &'static str, code: i64, message: &str) -> TransferError {

@@ -2,13 +2,11 @@
 
 use super::PrepareError;
 use super::recipe::Recipe;
-#[cfg(feature = "cuda")]
-use dml_arenas::launch::CudaLauncher;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+use dml_arenas::launch::CompiledLauncher;
 use dml_arenas::launch::HostLauncher;
 #[cfg(all(feature = "offload", target_os = "linux"))]
 use dml_arenas::launch::OffloadLauncher;
-#[cfg(feature = "opencl")]
-use dml_arenas::launch::OpenClLauncher;
 use dml_core::{DeviceId, Platform};
 use dml_scheduler::Kernel;
 
@@ -49,7 +47,7 @@ fn add_one<R: Recipe>(kernel: Kernel, platform: &Platform, device: DeviceId) -> 
                 .map_err(|cause| failed(cause.to_string()))?;
             #[allow(unsafe_code, reason = "a kernel on the device's memory is trusted with it")]
             // SAFETY: as for the kernels in OpenCL C below.
-            let launcher = unsafe { CudaLauncher::new(built) };
+            let launcher = unsafe { CompiledLauncher::new(built) };
             return kernel.launchers([(device, launcher)]).map_err(|misfit| failed(misfit.to_string()));
         }
         #[cfg(feature = "opencl")]
@@ -63,7 +61,7 @@ fn add_one<R: Recipe>(kernel: Kernel, platform: &Platform, device: DeviceId) -> 
             // their last argument. The blocks hold whole buffers, and `Recipe::arguments` makes their sizes
             // and the scalars fit each other. The scheduler refuses items for which these buffers have no
             // elements.
-            let launcher = unsafe { OpenClLauncher::new(built) };
+            let launcher = unsafe { CompiledLauncher::new(built) };
             return kernel.launchers([(device, launcher)]).map_err(|misfit| failed(misfit.to_string()));
         }
     }

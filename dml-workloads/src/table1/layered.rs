@@ -7,9 +7,10 @@ use crate::{bfs, matmul, vecadd};
 use dml_arenas::CudaArena;
 #[cfg(feature = "cuda")]
 use dml_arenas::cuda;
+use dml_arenas::launch::{Grid, KernelArg};
 use dml_arenas::{Discover, DiscoverOptions, OpenClArena, opencl};
 use dml_core::{
-    BlockRef, Buffer, ConfigError, DeviceId, Fence, Grants, Platform, Region, TransferError, ViewError,
+    Buffer, ConfigError, DeviceId, Fence, Grants, Platform, Region, TransferError, ViewError,
     record::Operation,
 };
 #[cfg(feature = "cuda")]
@@ -22,14 +23,6 @@ enum Kernel {
     OpenCl(opencl::OpenClKernel),
     #[cfg(feature = "cuda")]
     Cuda(cuda::CudaKernel),
-}
-
-/// One argument of a kernel.
-#[derive(Clone, Copy, Debug)]
-enum Arg<'a> {
-    Block(&'a BlockRef),
-    U32(u32),
-    U64(u64),
 }
 
 /// Elements before the timed interval: a vector that the layer makes a buffer of later, or a buffer of
@@ -118,8 +111,12 @@ impl Layered {
         let begun = self.begin();
         let (a, b, out) = (self.over(a)?, self.over(b)?, self.over(out)?);
         let grants = self.platform.acquire(self.device).read(&a).read(&b).write(&out).wait()?;
-        let args =
-            [block(&grants, &a)?, block(&grants, &b)?, block(&grants, &out)?, Arg::U64(problem.items())];
+        let args = [
+            block(&grants, &a)?,
+            block(&grants, &b)?,
+            block(&grants, &out)?,
+            KernelArg::Scalar(Scalar::U64(problem.items())),
+        ];
         let (items, local) = ([problem.items(), 1], [vecadd::LOCAL_SIZE, 1]);
         // SAFETY: the kernel touches only elements below its last argument, and writes only `out`. The grants
         // last until it ends.
@@ -142,8 +139,8 @@ impl Layered {
             block(&grants, &a)?,
             block(&grants, &b)?,
             block(&grants, &out)?,
-            Arg::U32(edge as u32),
-            Arg::U64(edge),
+            KernelArg::Scalar(Scalar::U32(edge as u32)),
+            KernelArg::Scalar(Scalar::U64(edge)),
         ];
         // SAFETY: the kernel touches only rows and columns below `edge`, which every matrix has, and writes
         // only `out`. The grants last until it ends.
@@ -162,7 +159,7 @@ impl Layered {
         let (level, next) = (self.given(&level, Touched::Often)?, self.given(&next, Touched::Often)?);
         let (visited, cost) = (self.given(&visited, Touched::Often)?, self.given(&cost, Touched::Often)?);
         let found = self.given(&[u32::MAX], Touched::Once)?;
-        let end = Arg::U64(problem.items());
+        let end = KernelArg::Scalar(Scalar::U64(problem.items()));
         let (items, local) = ([problem.items(), 1], [bfs::LOCAL_SIZE, 1]);
         let [visit, advance] = &self.kernels[..] else { unreachable!("the search has two kernels") };
         let begun = self.begin();
@@ -273,48 +270,26 @@ impl Kernel {
     /// 1. With these arguments and items, the kernel touches only the bytes of its arguments' blocks.
     unsafe fn launch(
         &self,
-        args: &[Arg<'_>],
+        args: &[KernelArg<'_>],
         items: [u64; 2],
         local: [u64; 2],
     ) -> Result<Fence, TransferError> {
-        match self {
-            Self::OpenCl(kernel) => {
-                use opencl::KernelArg;
-                let args = args.iter().map(|arg| match *arg {
-                    Arg::Block(block) => KernelArg::Block(block),
-                    Arg::U32(value) => KernelArg::U32(value),
-                    Arg::U64(value) => KernelArg::U64(value),
-                });
-                let (args, grid) = (args.collect::<Vec<_>>(), opencl::Grid { offset: [0; 2], items, local });
-                match items {
-                    [items, 1] => {
-                        let launch = opencl::Launch { offset: 0, items, local: local[0] };
-                        // SAFETY: the caller guarantees what the kernel touches (1).
-                        unsafe { kernel.launch(&args, launch) }
-                    }
-                    // SAFETY: as above.
-                    _ => unsafe { kernel.launch_grid(&args, grid) },
-                }
-            }
-            #[cfg(feature = "cuda")]
-            Self::Cuda(kernel) => {
-                use cuda::KernelArg;
-                let args = args.iter().map(|arg| match *arg {
-                    Arg::Block(block) => KernelArg::Block(block),
-                    Arg::U32(value) => KernelArg::Scalar(Scalar::U32(value)),
-                    Arg::U64(value) => KernelArg::Scalar(Scalar::U64(value)),
-                });
-                let [across, down] = items;
-                let [x, y] = local;
-                let launch = cuda::Launch { offset: [0; 3], items: [across, down, 1], local: [x, y, 1] };
-                // SAFETY: the caller guarantees what the kernel touches (1).
-                unsafe { kernel.launch(&args.collect::<Vec<_>>(), launch) }
+        let grid = match items {
+            [items, 1] => Grid::line(0, items, local[0]),
+            _ => Grid::new([0; 2], items, local),
+        };
+        // SAFETY: the caller guarantees what the kernel touches (1).
+        unsafe {
+            match self {
+                Self::OpenCl(kernel) => kernel.launch(args, grid),
+                #[cfg(feature = "cuda")]
+                Self::Cuda(kernel) => kernel.launch(args, grid),
             }
         }
     }
 }
 
 /// Returns the storage of a granted buffer as an argument. None of the table's buffers is empty.
-fn block<'a>(grants: &'a Grants, buffer: &impl Region) -> Result<Arg<'a>, ViewError> {
-    Ok(Arg::Block(grants.block(buffer)?.expect("the buffers of the table have bytes")))
+fn block<'a>(grants: &'a Grants, buffer: &impl Region) -> Result<KernelArg<'a>, ViewError> {
+    Ok(KernelArg::Block(grants.block(buffer)?.expect("the buffers of the table have bytes")))
 }

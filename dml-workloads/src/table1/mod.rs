@@ -39,9 +39,8 @@ mod layered;
 use crate::check::Mismatch;
 use crate::prepare::Input;
 use crate::{bfs, matmul, vecadd};
-use dml_arenas::launch::{HostError, Team};
+use dml_arenas::launch::{BuildError, HostError, Team};
 use dml_arenas::native::BaselineError;
-use dml_arenas::opencl::BuildError;
 use dml_arenas::opencl::native::hand::Device;
 use dml_arenas::{DiscoverError, DiscoverOptions, Mechanisms, Sharing};
 use dml_core::{AcquireError, ConfigError, TransferError, ViewError};
@@ -354,10 +353,6 @@ pub enum Table1Error {
     /// A kernel could not be built.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// A kernel in CUDA C could not be built.
-    #[cfg(feature = "cuda")]
-    #[error(transparent)]
-    BuildCuda(#[from] dml_arenas::cuda::BuildError),
     /// A buffer could not be acquired.
     #[error(transparent)]
     Acquire(#[from] AcquireError),

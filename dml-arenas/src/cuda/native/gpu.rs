@@ -9,10 +9,11 @@
 //! 4. Commands are enqueued, and device memory is allocated, while the context is current. The code that runs
 //!    a program enters the context once, before timing starts.
 
-use crate::cuda::compile::{NotCompiled, compile};
+use crate::compiled::Grid;
+use crate::cuda::compile::compile;
 use crate::cuda::device::{Found, list};
 use crate::cuda::error::{FORKED, Failure, check, words};
-use crate::cuda::grid::{Launch, Part, limits, parts};
+use crate::cuda::grid::{Part, limits, parts};
 use crate::cuda::kernel::{find_function, load_module};
 use crate::cuda::session::{self, Entered, Raw};
 use crate::fork::Origin;
@@ -158,13 +159,7 @@ impl Gpu {
         let zero = |what| refused(format!("{what} contains a zero character"));
         let c_name = CString::new(name).map_err(|_| zero("the name"))?;
         let code = compile(source, options, self.found.capability, self.found.version);
-        let code = code.map_err(|why| match why {
-            NotCompiled::Refused(log) | NotCompiled::NoCompiler(log) => refused(log),
-            NotCompiled::Zero(what) => zero(what),
-            NotCompiled::Call(call, code, message) => {
-                BaselineError::Call { framework: "NVRTC", code, message: format!("{call}: {message}") }
-            }
-        })?;
+        let code = code.map_err(|cause| refused(cause.to_string()))?;
         let _entered = self.enter()?;
         let module = load_module(code).map_err(|(failure, log)| match log.is_empty() {
             true => failure.into(),
@@ -234,11 +229,7 @@ impl Gpu {
         items: [usize; 2],
         local: [usize; 2],
     ) -> Result<(), BaselineError> {
-        let launch = Launch {
-            offset: [0; 3],
-            items: [items[0] as u64, items[1] as u64, 1],
-            local: [local[0] as u64, local[1] as u64, 1],
-        };
+        let launch = Grid::new([0; 2], items.map(|size| size as u64), local.map(|size| size as u64));
         if launch.items.contains(&0) {
             return Ok(());
         }

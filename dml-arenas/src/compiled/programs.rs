@@ -11,7 +11,7 @@
 //!    detected.
 //! 3. Errors are not cached: the next caller compiles again.
 
-use crate::source::includes;
+use super::source::includes;
 use dml_core::internal::sync::{Arc, Condvar, Mutex};
 use std::collections::HashMap;
 use std::fmt;
