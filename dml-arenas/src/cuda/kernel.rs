@@ -14,7 +14,7 @@ use cudarc::driver::sys::{
     cuModuleUnload, cuStreamSynchronize,
 };
 use dml_core::sync::{Arc, Mutex};
-use dml_core::{Arena, BlockRef, Fence, ItemShape, LaunchArg, Misfit, Scalar, TransferError};
+use dml_core::{Arena, BlockRef, Fence, ItemShape, LaunchArg, Misfit, NativeHandle, Scalar, TransferError};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
@@ -387,6 +387,12 @@ impl CudaKernel {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the `CUfunction`, valid while the kernel lives.
+    #[must_use]
+    pub fn function(&self) -> NativeHandle {
+        NativeHandle(self.function.0.addr())
     }
 
     /// Returns the maximum number of threads of a block, along all axes together.
