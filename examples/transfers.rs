@@ -15,11 +15,11 @@
 
 use dml::arenas::OpenClArena;
 use dml::arenas::launch::{Grid, KernelArg};
-use dml::arenas::native::HandWritten;
 use dml::arenas::opencl::OpenClKernel;
-use dml::arenas::opencl::native::{Baseline, BaselineArg, BaselineSpec};
 use dml::core::InFlight;
 use dml::prelude::*;
+use dml_workloads::by_hand::{HostMemory, Program};
+use dml_workloads::prepare::{Plain, PlainArgument};
 use std::error::Error;
 use std::future::IntoFuture;
 use std::pin::{Pin, pin};
@@ -183,36 +183,29 @@ impl Rig {
 }
 
 /// Creates a hand-written program with a kernel of the same source. With no items, it only moves the data.
-fn by_hand(name: &str, kernel: &str, arg: BaselineArg, items: u64) -> Outcome<Baseline> {
-    let number = name.strip_prefix("opencl:").ok_or("the device is not of OpenCL")?.parse()?;
-    let (args, options) = (vec![arg], "");
-    let items = items as usize;
-    Ok(Baseline::new(BaselineSpec {
-        device: number,
-        limit: None,
-        source: SOURCE,
-        kernel,
-        options,
-        args,
-        items: [items, 1],
-        local: [0, 0],
-    })?)
+fn by_hand(rig: &Rig, kernel: &'static str, argument: PlainArgument, items: u64) -> Outcome<Program> {
+    let plain =
+        Plain { source: SOURCE, kernel, arguments: vec![argument], items: [items, 1], local_size: [0, 0] };
+    // SAFETY: the kernels have one parameter, a buffer, and touch its word of each item. The group size is
+    // left open, so no items are added.
+    Ok(unsafe { Program::new(&rig.platform, rig.device, HostMemory::Ordinary, &plain) }?)
 }
 
 /// The same transfers and the same kernel by hand.
 struct ByHand {
-    write: Baseline,
-    read: Baseline,
-    compute: Baseline,
+    write: Program,
+    read: Program,
+    compute: Program,
 }
 
 impl ByHand {
-    fn new(name: &str, words: u64) -> Outcome<Self> {
-        let bytes = words as usize * size_of::<u32>();
+    fn new(rig: &Rig) -> Outcome<Self> {
+        let words = rig.words;
+        let output = || PlainArgument::Output(words * size_of::<u32>() as u64);
         let input = (0..words as u32).flat_map(u32::to_ne_bytes).collect();
-        let write = by_hand(name, "touch", BaselineArg::Input(input), 0)?;
-        let read = by_hand(name, "touch", BaselineArg::Output(bytes), 0)?;
-        let compute = by_hand(name, "fill", BaselineArg::Output(bytes), words)?;
+        let write = by_hand(rig, "touch", PlainArgument::Input(input), 0)?;
+        let read = by_hand(rig, "touch", output(), 0)?;
+        let compute = by_hand(rig, "fill", output(), words)?;
         Ok(Self { write, read, compute })
     }
 }
@@ -272,7 +265,7 @@ fn main() -> Outcome<()> {
     let (bytes, words) = (mib << 20, mib << 18);
     let rig = || Rig::new(&name, words, memory);
     let rig_before = rig()?;
-    let (hand_after, hand_before) = (ByHand::new(&name, words)?, ByHand::new(&name, words)?);
+    let (hand_after, hand_before) = (ByHand::new(&rig_before)?, ByHand::new(&rig_before)?);
     let mut pairs = [(rig_before, hand_after), (rig()?, hand_before)];
 
     let mut times: [Vec<Duration>; 8] = Default::default();

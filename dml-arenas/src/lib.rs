@@ -56,8 +56,6 @@ pub mod launch;
 mod locked;
 pub mod machine_memory;
 pub mod main_mem;
-#[cfg(any(feature = "cuda", feature = "opencl"))]
-pub mod native;
 pub mod null;
 #[cfg(all(feature = "offload", target_os = "linux"))]
 pub mod offload;

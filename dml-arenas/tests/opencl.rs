@@ -7,9 +7,6 @@ mod common;
 use common::{copy_in, copy_out, host, pattern, put, take, whole, with_opencl};
 use dml_arenas::OpenClArena;
 use dml_arenas::launch::{BuildCause, CompiledLauncher, Grid, KernelArg};
-use dml_arenas::native::HandWritten;
-use dml_arenas::opencl::native::hand::{Arg, Calls, Device, MapFor};
-use dml_arenas::opencl::native::{Baseline, BaselineArg, BaselineError, BaselineSpec};
 use dml_core::MapState;
 use dml_core::internal::sync::Arc;
 use dml_core::{
@@ -362,111 +359,6 @@ fn a_block_without_bytes_is_legal() {
     block.map(DeviceId(0), MapState::Mapped(DeviceSet::of(DeviceId(0)))).unwrap();
     assert!(block.seen().expect("a mapping for the host shows it the block").is_empty());
     block.unmap(MapState::Unmapped).unwrap();
-}
-
-#[test]
-fn the_baseline_does_the_same_by_hand() {
-    if with_opencl("the_baseline_does_the_same_by_hand").is_none() {
-        return;
-    }
-    let input = pattern(4000, 8);
-    let spec = |source, limit| BaselineSpec {
-        device: 0,
-        limit,
-        source,
-        kernel: "scale",
-        options: "",
-        args: vec![
-            BaselineArg::Input(input.clone()),
-            BaselineArg::Output(4000),
-            BaselineArg::U32(11),
-            BaselineArg::U64(1000),
-        ],
-        items: [1000, 1],
-        local: [64, 1],
-    };
-    let expected =
-        || words(&input).into_iter().zip(0..).map(|(word, i)| word.wrapping_mul(11).wrapping_add(i));
-    for make in [Baseline::new, Baseline::suited] {
-        let mut baseline = make(spec(SCALE, None)).unwrap();
-        // The second run finds the buffers as the first has left them.
-        for _ in 0..2 {
-            assert!(baseline.run().unwrap().as_nanos() > 0);
-            assert!(words(baseline.output(0)).into_iter().eq(expected()));
-        }
-    }
-    assert!(matches!(Baseline::new(spec("nonsense", None)), Err(BaselineError::Build { .. })));
-    assert!(matches!(Baseline::new(spec(SCALE, Some(0))), Err(BaselineError::Device { .. })));
-}
-
-/// Each axis is padded by the size of its own groups.
-#[test]
-fn the_baseline_computes_every_item_of_both_axes() {
-    const SOURCE: &str = "__kernel void place(__global uint* out, const ulong rows) {
-        const size_t column = get_global_id(0), row = get_global_id(1);
-        if (row < rows) { out[row * 12 + column] = row * 100 + column + 1; }
-    }";
-    if with_opencl("the_baseline_computes_every_item_of_both_axes").is_none() {
-        return;
-    }
-    for (rows, local) in [(15_usize, [4, 5]), (14, [4, 5]), (13, [12, 3]), (9, [3, 1])] {
-        let mut baseline = Baseline::new(BaselineSpec {
-            device: 0,
-            limit: None,
-            source: SOURCE,
-            kernel: "place",
-            options: "",
-            args: vec![BaselineArg::Output(rows * 12 * 4), BaselineArg::U64(rows as u64)],
-            items: [12, rows],
-            local,
-        })
-        .unwrap();
-        baseline.run().unwrap();
-        let expected = (0..rows as u32).flat_map(|row| (1..=12).map(move |column| row * 100 + column));
-        assert!(words(baseline.output(0)).into_iter().eq(expected), "{rows} rows, groups of {local:?}");
-    }
-}
-
-#[test]
-fn a_program_by_hand_reads_what_it_wrote_and_its_calls_are_counted() {
-    if with_opencl("a_program_by_hand_reads_what_it_wrote_and_its_calls_are_counted").is_none() {
-        return;
-    }
-    let device = Device::open(0).unwrap();
-    let mut kernel = device.kernel(SCALE, "scale").unwrap();
-    let input = words(&pattern(4000, 5));
-    let expected = |factor: u32| -> Vec<u32> {
-        input.iter().zip(0..).map(|(word, i)| word.wrapping_mul(factor).wrapping_add(i)).collect()
-    };
-    let ((), calls) = device
-        .run(|commands| {
-            let mut from = commands.buffer::<u32>(1000)?;
-            let bound = commands.bound(&input)?;
-            let mut to = commands.buffer::<u32>(1000)?;
-            commands.write(&mut from, &input)?;
-            for (buffer, factor) in [(&from, 11), (&bound, 13)] {
-                let args = [Arg::Buffer(buffer), Arg::Buffer(&to), Arg::U32(factor), Arg::U64(1000)];
-                commands.set_args(&mut kernel, &args)?;
-                // SAFETY: the kernel ends at word 1000, which all buffers have; none is mapped.
-                unsafe { commands.launch(&kernel, [1000, 1], [64, 1]) }?;
-                let mut found = vec![0_u32; 1000];
-                commands.read(&to, &mut found)?;
-                assert_eq!(found, expected(factor));
-            }
-            let mut mapped = commands.map::<u32>(&mut to, MapFor::Changing)?;
-            assert!(*mapped == expected(13)[..]);
-            mapped[999] = 7;
-            commands.unmap(mapped)?;
-            let mut found = vec![0_u32; 1000];
-            commands.read(&to, &mut found)?;
-            assert_eq!((found[998], found[999]), (expected(13)[998], 7));
-            Ok::<_, BaselineError>(())
-        })
-        .unwrap();
-    let Calls { alloc, bind, map, unmap, read, write, kernel, .. } = calls;
-    assert_eq!([alloc, bind, map, unmap, read, write, kernel], [2, 1, 1, 1, 3, 1, 2]);
-    assert!(matches!(device.kernel("nonsense", "scale"), Err(BaselineError::Build { .. })));
-    assert!(matches!(Device::open(99), Err(BaselineError::Device { device, .. }) if device == "opencl:99"));
 }
 
 /// What is freed is not what a kernel uses. A device may compute for long, or hang.

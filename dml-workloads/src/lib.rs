@@ -20,6 +20,9 @@
 
 pub mod bfs;
 pub mod binomial;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+#[allow(unsafe_code, reason = "calls of frameworks are unsafe")]
+pub mod by_hand;
 pub mod check;
 pub mod gaussian;
 pub mod mandelbrot;

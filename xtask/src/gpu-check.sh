@@ -29,7 +29,7 @@ check() {
     step interop ./test-cuda_interop --test-threads 1
     step loss ./test-cuda_loss --nocapture
     step conformance ./test-conformance cuda::
-    step native ./test-cuda_native
+    step by-hand ./test-by_hand
     # One test at a time, because some tests measure the free memory.
     step cust ./test-cuda_cust --test-threads 1
     step single ./test-single

@@ -14,14 +14,14 @@ use cudarc::driver::sys::{
     cuModuleUnload, cuStreamSynchronize,
 };
 use dml_core::internal::sync::{Arc, Mutex};
-use dml_core::{Arena, Fence, ItemShape, Launch, LaunchArg, Misfit, Scalar, TransferError};
+use dml_core::{Arena, Fence, ItemShape, Launch, LaunchArg, Misfit, NativeHandle, Scalar, TransferError};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::fmt;
 
 /// The size of `DmlItems`, the parameter through which a kernel receives its items, in bytes.
-pub(super) const ITEMS_BYTES: usize = 48;
+const ITEMS_BYTES: usize = 48;
 /// Local memory that a kernel may use without raising its limit, in bytes.
 const LOCAL_BYTES: u64 = 48 << 10;
 /// The failure of a lost device.
@@ -126,7 +126,7 @@ impl ScalarBytes {
 
 /// Loads machine code or PTX into the current context. An error includes the driver's log, which may be
 /// empty.
-pub(super) fn load_module(mut code: Vec<u8>) -> Result<CUmodule, (Failure, String)> {
+fn load_module(mut code: Vec<u8>) -> Result<CUmodule, (Failure, String)> {
     // PTX must end with a zero character. Machine code ignores it.
     code.push(0);
     let (mut module, mut log) = (std::ptr::null_mut(), vec![0_u8; 8 << 10]);
@@ -148,7 +148,7 @@ pub(super) fn load_module(mut code: Vec<u8>) -> Result<CUmodule, (Failure, Strin
 }
 
 /// Returns a kernel of a module in the current context, and the maximum number of threads of its blocks.
-pub(super) fn find_function(module: CUmodule, name: &CStr) -> Result<(CUfunction, u64), Failure> {
+fn find_function(module: CUmodule, name: &CStr) -> Result<(CUfunction, u64), Failure> {
     let (mut function, mut max_local) = (std::ptr::null_mut(), 0);
     // SAFETY: a live module and a C string; the call writes a handle.
     let found = unsafe { cuModuleGetFunction(&raw mut function, module, name.as_ptr()) };
@@ -317,6 +317,12 @@ impl CudaKernel {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the `CUfunction`, valid while the kernel lives.
+    #[must_use]
+    pub fn function(&self) -> NativeHandle {
+        NativeHandle(self.function.0.addr())
     }
 
     /// Returns the maximum number of threads of a block, along all axes together.

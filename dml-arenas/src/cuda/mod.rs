@@ -46,7 +46,6 @@ mod grid;
 mod idle;
 mod kernel;
 mod kernel_cache;
-pub mod native;
 mod numbering;
 mod page_lock;
 mod pinned;

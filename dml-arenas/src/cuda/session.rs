@@ -141,7 +141,7 @@ impl Drop for Reservation {
 ///
 /// # Errors
 /// The failed call.
-pub(super) fn enter<'a>(context: Raw<CUcontext>) -> Result<Entered<'a>, Failure> {
+fn enter<'a>(context: Raw<CUcontext>) -> Result<Entered<'a>, Failure> {
     push(context.0)?;
     Ok(Entered { _on_thread: PhantomData })
 }
@@ -156,7 +156,7 @@ fn pop() {
 }
 
 /// Creates a stream in the current context.
-pub(super) fn stream() -> Result<Raw<CUstream>, Failure> {
+fn stream() -> Result<Raw<CUstream>, Failure> {
     let mut stream = std::ptr::null_mut();
     let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
     // SAFETY: a context is current, and the call writes a handle.
@@ -185,7 +185,7 @@ fn streams() -> Result<([Raw<CUstream>; LANES], Raw<CUstream>), Failure> {
 }
 
 /// Creates a pool of the device's memory. Returns `None` if the driver has no pools, or creating one fails.
-pub(super) fn pool(found: &Found) -> Option<Raw<CUmemoryPool>> {
+fn pool(found: &Found) -> Option<Raw<CUmemoryPool>> {
     if !found.has_pools {
         return None;
     }

@@ -47,6 +47,13 @@ impl OpenClArena {
         self
     }
 
+    /// Returns the `cl_device_id`, valid while the arena lives. It is a sub-device if the device is limited
+    /// to some of its compute units.
+    #[must_use]
+    pub fn device(&self) -> NativeHandle {
+        NativeHandle(self.session.part.id().addr())
+    }
+
     /// Returns the `cl_context`, valid while the arena lives.
     #[must_use]
     pub fn context(&self) -> NativeHandle {

@@ -42,7 +42,6 @@ pub(crate) mod discover;
 mod error;
 mod handle;
 mod kernel;
-pub mod native;
 mod numbering;
 mod page_lock;
 mod parameters;

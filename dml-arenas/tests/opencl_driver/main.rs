@@ -10,7 +10,6 @@
 mod awaited;
 mod beside;
 mod blocks;
-mod by_hand;
 mod commands;
 #[path = "../common/mod.rs"]
 mod common;

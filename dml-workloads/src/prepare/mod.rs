@@ -11,8 +11,12 @@ mod ready;
 mod recipe;
 mod variants;
 
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+pub(crate) use ready::plain;
 pub(crate) use recipe::{Arguments, Groups, Outputs, Program, Recipe};
 
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+use crate::by_hand::{self, ByHandError, HostMemory};
 use crate::check::Mismatch;
 use crate::gaussian::GaussianError;
 use crate::mandelbrot::MandelbrotError;
@@ -389,9 +393,8 @@ pub enum Language {
     CudaC,
 }
 
-/// A kernel and its arguments, for a baseline without DML.
+/// A kernel and its arguments, for a program without DML.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct Plain {
     /// The source, in the requested language.
     pub source: &'static str,
@@ -401,7 +404,7 @@ pub struct Plain {
     pub arguments: Vec<PlainArgument>,
     /// Number of work-items along two dimensions. The second is one for a kernel of one dimension.
     pub items: [u64; 2],
-    /// Local work size along the same dimensions.
+    /// Local work size along the same dimensions. Zero along one leaves the size to the framework.
     pub local_size: [u64; 2],
 }
 
@@ -481,9 +484,17 @@ pub trait Prepared: fmt::Debug + Send + Sync {
         Err(VerifyError::NoPicture { workload: self.workload() })
     }
 
-    /// Returns the same kernel and data for a hand-written program; `None` if there is no kernel in the
-    /// language.
-    fn plain(&self, language: Language) -> Option<Plain>;
+    /// Makes the program of the same kernel and data by hand; `None` if there is none for the device.
+    ///
+    /// # Errors
+    /// The errors of [`Program::new`](by_hand::Program::new).
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    fn by_hand(
+        &self,
+        platform: &Platform,
+        device: DeviceId,
+        memory: HostMemory,
+    ) -> Result<Option<by_hand::Program>, ByHandError>;
 
     /// Checks the outputs of a hand-written program, given as bytes in the order of the arguments.
     ///

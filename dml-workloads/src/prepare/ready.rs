@@ -4,6 +4,8 @@ use super::recipe::{Argument, Groups, Outputs, Program, Recipe};
 use super::{
     Language, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, on_host, variants,
 };
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+use crate::by_hand::{self, ByHandError, HostMemory};
 use crate::check::Mismatch;
 use dml_core::{Access, AcquireError, DeviceId, Platform, RawBuffer, Scalar};
 use dml_scheduler::Kernel;
@@ -102,30 +104,45 @@ impl<R: Recipe> Prepared for Ready<R> {
         Ok(picture.write(path)?)
     }
 
-    fn plain(&self, language: Language) -> Option<Plain> {
-        let program = match language {
-            Language::OpenClC => R::OPENCL,
-            Language::CudaC => R::CUDA?,
-        };
-        let plain = |argument: Argument<'_>| match argument {
-            Argument::Input { contents, .. } => PlainArgument::Input(contents.to_vec()),
-            Argument::Output { bytes, .. } => PlainArgument::Output(bytes),
-            Argument::Scalar(Scalar::U32(value)) => PlainArgument::U32(value),
-            Argument::Scalar(Scalar::U64(value)) => PlainArgument::U64(value),
-            Argument::Scalar(Scalar::F32(value)) => PlainArgument::F32(value),
-            Argument::Scalar(other) => unreachable!("no workload has a scalar like {other:?}"),
-        };
-        let mut arguments: Vec<_> = self.recipe.arguments().0.into_iter().map(plain).collect();
-        arguments.push(PlainArgument::U64(self.items()));
-        let (items, local_size) = match self.recipe.groups() {
-            Groups::Line(local) => ([self.items(), 1], [local, 1]),
-            Groups::Rows { columns, local } => ([columns, self.items()], local),
-        };
-        let Program { source, kernel } = program;
-        Some(Plain { source, kernel, arguments, items, local_size })
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    fn by_hand(
+        &self,
+        platform: &Platform,
+        device: DeviceId,
+        memory: HostMemory,
+    ) -> Result<Option<by_hand::Program>, ByHandError> {
+        by_hand::Program::of(&self.recipe, platform, device, memory)
     }
 
     fn verify_plain(&self, outputs: &[&[u8]]) -> Result<(), Mismatch> {
         self.recipe.judge(&Outputs(outputs.to_vec()))
     }
+}
+
+/// Returns the kernel of a recipe with its data for a program by hand; `None` if there is no kernel in the
+/// language.
+#[cfg_attr(
+    not(any(feature = "cuda", feature = "opencl")),
+    allow(dead_code, reason = "without a framework there are no programs by hand")
+)]
+pub(crate) fn plain<R: Recipe>(recipe: &R, language: Language) -> Option<Plain> {
+    let Program { source, kernel } = match language {
+        Language::OpenClC => R::OPENCL,
+        Language::CudaC => R::CUDA?,
+    };
+    let plain = |argument: Argument<'_>| match argument {
+        Argument::Input { contents, .. } => PlainArgument::Input(contents.to_vec()),
+        Argument::Output { bytes, .. } => PlainArgument::Output(bytes),
+        Argument::Scalar(Scalar::U32(value)) => PlainArgument::U32(value),
+        Argument::Scalar(Scalar::U64(value)) => PlainArgument::U64(value),
+        Argument::Scalar(Scalar::F32(value)) => PlainArgument::F32(value),
+        Argument::Scalar(other) => unreachable!("no workload has a scalar like {other:?}"),
+    };
+    let mut arguments: Vec<_> = recipe.arguments().0.into_iter().map(plain).collect();
+    arguments.push(PlainArgument::U64(recipe.items()));
+    let (items, local_size) = match recipe.groups() {
+        Groups::Line(local) => ([recipe.items(), 1], [local, 1]),
+        Groups::Rows { columns, local } => ([columns, recipe.items()], local),
+    };
+    Some(Plain { source, kernel, arguments, items, local_size })
 }

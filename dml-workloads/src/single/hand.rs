@@ -1,13 +1,11 @@
 //! The product of two matrices without DML.
 
 use super::SingleError;
+use crate::by_hand::{HostMemory, Program};
 use crate::matmul::{self, Problem};
 use crate::prepare::{Input, Recipe};
-#[cfg(feature = "cuda")]
-use dml_arenas::cuda;
 use dml_arenas::launch::Team;
-use dml_arenas::native::{BaselineArg, BaselineSpec, HandWritten};
-use dml_arenas::opencl;
+use dml_core::{DeviceId, Platform};
 use std::time::{Duration, Instant};
 
 /// The form of a hand-written program.
@@ -15,24 +13,21 @@ use std::time::{Duration, Instant};
 pub(super) enum Form {
     /// A call of the host's kernel, on this number of threads.
     Threads(u32),
-    /// Plain OpenCL, on the device of this number.
-    OpenCl(usize),
-    /// The plain CUDA driver, on the device of this number.
-    #[cfg(feature = "cuda")]
-    Cuda(usize),
+    /// Plain OpenCL or CUDA, on this device.
+    Device(DeviceId),
 }
 
 /// A program and its data, ready to run.
 #[derive(Debug)]
 pub(super) enum Hand {
     Threads { team: Team, problem: Problem, out: Vec<f32> },
-    Device(Box<dyn HandWritten>),
+    Device(Program),
 }
 
 impl Hand {
     /// Makes the matrices that [`Workload::Matmul`](crate::prepare::Workload::Matmul) has for this edge,
     /// opens the device and builds the kernel.
-    pub(super) fn new(form: Form, edge: u64) -> Result<Self, SingleError> {
+    pub(super) fn new(platform: &Platform, form: Form, edge: u64) -> Result<Self, SingleError> {
         let problem = Problem::of(&Input::Size(edge))?;
         match form {
             Form::Threads(threads) => {
@@ -40,14 +35,9 @@ impl Hand {
                     .map_err(|error| SingleError::Threads { threads, cause: error.cause })?;
                 Ok(Self::Threads { team, out: vec![f32::NAN; problem.a().len()], problem })
             }
-            Form::OpenCl(device) => {
-                let spec = spec(device, matmul::OPENCL_SOURCE, &problem);
-                Ok(Self::Device(Box::new(opencl::native::Baseline::suited(spec)?)))
-            }
-            #[cfg(feature = "cuda")]
-            Form::Cuda(device) => {
-                let spec = spec(device, matmul::CUDA_SOURCE, &problem);
-                Ok(Self::Device(Box::new(cuda::native::Baseline::suited(spec)?)))
+            Form::Device(device) => {
+                let program = Program::of(&problem, platform, device, HostMemory::Suited)?;
+                Ok(Self::Device(program.expect("the product has a kernel in both languages")))
             }
         }
     }
@@ -73,27 +63,5 @@ impl Hand {
             Self::Threads { out, .. } => out,
             Self::Device(program) => bytemuck::cast_slice(program.output(0)),
         }
-    }
-}
-
-/// Describes the product on the device of this number, with the kernel in the language of its framework.
-fn spec(device: usize, source: &'static str, problem: &Problem) -> BaselineSpec<'static> {
-    let input = |matrix: &[f32]| BaselineArg::Input(bytemuck::cast_slice(matrix).to_vec());
-    let edge = problem.items();
-    BaselineSpec {
-        device,
-        limit: None,
-        source,
-        kernel: matmul::OPENCL_KERNEL,
-        options: "",
-        args: vec![
-            input(problem.a()),
-            input(problem.b()),
-            BaselineArg::Output(size_of_val(problem.a())),
-            BaselineArg::U32(edge as u32),
-            BaselineArg::U64(edge),
-        ],
-        items: [edge as usize; 2],
-        local: matmul::LOCAL_SIZE.map(|size| size as usize),
     }
 }

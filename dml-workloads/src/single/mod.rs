@@ -25,11 +25,11 @@
 
 mod hand;
 
+use crate::by_hand::{self, ByHandError};
 use crate::matmul;
 use crate::prepare::{Input, PrepareError, Prepared, VerifyError, Workload};
 use dml_arenas::launch::Team;
-use dml_arenas::native::BaselineError;
-use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena, Sharing};
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions, Sharing};
 use dml_core::{AcquireError, ArenaKind, ConfigError, DeviceId, Platform, ViewError};
 use dml_scheduler::metrics::Summary;
 use dml_scheduler::{Coexecutor, RunError};
@@ -225,7 +225,7 @@ pub enum SingleError {
     },
     /// The hand-written program failed.
     #[error("the hand-written program failed: {0}")]
-    Hand(#[from] BaselineError),
+    Hand(#[from] ByHandError),
     /// The run on DML failed.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -303,19 +303,10 @@ fn form(platform: &Platform, device: DeviceId) -> Result<Form, &'static str> {
     if platform.host() == Some(device) {
         return Ok(Form::Threads(desc.units));
     }
-    let arena = platform.home(device).map(|home| platform.arena(home));
-    let arena = arena.ok_or("it has no memory")?;
-    let number = |kind: &str| {
-        let number = desc.name.strip_prefix(kind).and_then(|number| number.parse().ok());
-        number.ok_or("its name has no device number")
-    };
-    if arena.downcast_ref::<OpenClArena>().is_some() {
-        return number("opencl:").map(Form::OpenCl);
+    if by_hand::language(platform, device).is_some() {
+        return Ok(Form::Device(device));
     }
-    #[cfg(feature = "cuda")]
-    if arena.downcast_ref::<dml_arenas::CudaArena>().is_some() {
-        return number("cuda:").map(Form::Cuda);
-    }
+    let arena = platform.home(device).map(|home| platform.arena(home)).ok_or("it has no memory")?;
     Err(match arena.desc().kind {
         ArenaKind("offload") => "a worker is only reachable through DML",
         _ => "there is no program for its memory",
@@ -398,7 +389,7 @@ impl Bench {
     /// The errors of the hand-written program; [`SingleError::Prepare`] if memory is short.
     pub fn edge_for(&self, length: Duration) -> Result<u64, SingleError> {
         fitting_edge(length, |edge| {
-            let mut hand = Hand::new(self.form, edge)?;
+            let mut hand = Hand::new(&self.platform, self.form, edge)?;
             // The first run includes one-time costs.
             let first = hand.run()?;
             let again = if first > LONG { 1 } else { 5 };
@@ -421,7 +412,7 @@ impl Bench {
         let mut both = Both {
             bench: self,
             edge,
-            hand: Hand::new(self.form, edge)?,
+            hand: Hand::new(&self.platform, self.form, edge)?,
             coexecutor: Coexecutor::new(&self.platform).devices([self.device]),
             prepared,
         };

@@ -118,7 +118,7 @@ fn both(bench: &Bench, edge: u64) -> Both<'_> {
     let device = [bench.device];
     let prepared = Workload::Matmul.prepare(&bench.platform, &device, &Input::Size(edge)).unwrap();
     let coexecutor = Coexecutor::new(&bench.platform).devices(device);
-    Both { bench, edge, hand: Hand::new(bench.form, edge).unwrap(), coexecutor, prepared }
+    Both { bench, edge, hand: Hand::new(&bench.platform, bench.form, edge).unwrap(), coexecutor, prepared }
 }
 
 /// The results of the host's sides are equal until one is changed.

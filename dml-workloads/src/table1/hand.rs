@@ -1,269 +1,189 @@
-//! The programs as a good programmer writes them directly on OpenCL.
+//! The programs as a good programmer writes them directly on OpenCL or CUDA. The call sequence is the same on
+//! both.
 //!
-//! The host waits only for the data that it reads. Arguments are set once, because buffers stay the same.
+//! The host waits only for the data that it reads.
 
 use super::{Checking, Mode, Operations, Problem, Row, Run, Table1Error};
+use crate::by_hand::{Arg, ByHandError, Calls, Device, Finished, Host};
 use crate::{bfs, matmul, vecadd};
-use dml_arenas::native::BaselineError;
-use dml_arenas::opencl::native::hand::{Arg, Buffer, Calls, Commands, Device, Kernel, MapFor};
-use std::time::{Duration, Instant};
-
-/// Flag at the beginning of a level: no node was found.
-static NOTHING_FOUND: [u32; 1] = [0];
+use bytemuck::{Pod, cast_slice, cast_slice_mut};
+use dml_core::{DeviceId, Platform};
+use std::fmt;
+use std::time::Instant;
 
 /// The device, and the kernels of one row.
-#[derive(Debug)]
-pub(super) struct Hand {
-    device: Device,
-    kernels: Vec<Kernel>,
+pub(super) struct Hand<D: Device> {
+    kernels: Vec<D::Kernel>,
+    device: D,
 }
 
-impl Hand {
-    pub(super) fn new(device: Device, row: Row) -> Result<Self, Table1Error> {
-        let (source, names) = row.kernels();
+impl<D: Device> fmt::Debug for Hand<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hand")
+    }
+}
+
+impl<D: Device> Hand<D> {
+    pub(super) fn new(
+        platform: &Platform,
+        device: DeviceId,
+        (source, names): (&str, &[&str]),
+    ) -> Result<Self, ByHandError> {
+        let device = D::open(platform, device)?;
         let kernels = names.iter().map(|name| device.kernel(source, name)).collect::<Result<_, _>>()?;
-        Ok(Self { device, kernels })
+        Ok(Self { kernels, device })
     }
 
-    pub(super) fn run(
-        &mut self,
-        mode: Mode,
-        problem: &Problem,
-        checking: Checking,
-    ) -> Result<Run, Table1Error> {
-        let Self { device, kernels } = self;
-        let is_bound = mode == Mode::HandBound;
-        let (duration, calls) = match (problem, &mut kernels[..]) {
-            (Problem::Vecadd(problem), [kernel]) if is_bound => {
-                vecadd_bound(device, kernel, problem, checking)
+    pub(super) fn run(&self, mode: Mode, problem: &Problem, checking: Checking) -> Result<Run, Table1Error> {
+        match (problem, &self.kernels[..]) {
+            (Problem::Vecadd(problem), [kernel]) => self.vecadd(kernel, problem, (mode, checking)),
+            (Problem::Matmul(problem), [kernel]) => self.matmul(kernel, problem, (mode, checking)),
+            (Problem::Bfs(problem), [visit, advance]) => {
+                self.bfs([visit, advance], problem, (mode, checking))
             }
-            (Problem::Vecadd(problem), [kernel]) => vecadd(device, kernel, problem, checking),
-            (Problem::Matmul(problem), [kernel]) if is_bound => {
-                matmul_bound(device, kernel, problem, checking)
-            }
-            (Problem::Matmul(problem), [kernel]) => matmul(device, kernel, problem, checking),
-            (Problem::Bfs(problem), [visit, advance]) if is_bound => {
-                bfs_bound(device, [visit, advance], problem, checking)
-            }
-            (Problem::Bfs(problem), [visit, advance]) => bfs(device, [visit, advance], problem, checking),
             (problem, kernels) => unreachable!("{} kernels for {:?}", kernels.len(), problem.size()),
-        }?;
-        Ok(Run { duration, operations: operations(calls) })
-    }
-}
-
-fn operations(calls: Calls) -> Operations {
-    let Calls { alloc, bind, map, unmap, read, write, kernel, .. } = calls;
-    // None of the programs copies with the processor.
-    Operations { map, unmap, read, write, kernel, alloc, bind, copy: 0 }
-}
-
-type Timed = Result<(Duration, Calls), Table1Error>;
-
-fn vecadd(device: &Device, kernel: &mut Kernel, problem: &vecadd::Problem, checking: Checking) -> Timed {
-    let (a, b) = (&problem.a().to_vec(), &problem.b().to_vec());
-    device.run(move |commands| {
-        let begun = Instant::now();
-        let mut a_there = commands.buffer::<f32>(a.len())?;
-        let mut b_there = commands.buffer::<f32>(b.len())?;
-        let mut out = commands.buffer::<f32>(a.len())?;
-        commands.write(&mut a_there, a)?;
-        commands.write(&mut b_there, b)?;
-        launch_vecadd(commands, kernel, [&a_there, &b_there, &out], a.len())?;
-        let seen = commands.map::<f32>(&mut out, MapFor::Reading)?;
-        let duration = begun.elapsed();
-        checking.of((Row::Vecadd, Mode::Hand), || problem.check(&seen))?;
-        Ok(duration)
-    })
-}
-
-fn vecadd_bound(
-    device: &Device,
-    kernel: &mut Kernel,
-    problem: &vecadd::Problem,
-    checking: Checking,
-) -> Timed {
-    let (a, b) = (&problem.a().to_vec(), &problem.b().to_vec());
-    let out = &mut vec![f32::NAN; a.len()];
-    device.run(move |commands| {
-        let begun = Instant::now();
-        let (a_there, b_there) = (commands.bound(a)?, commands.bound(b)?);
-        let mut out = commands.bound_mut(out)?;
-        launch_vecadd(commands, kernel, [&a_there, &b_there, &out], a.len())?;
-        let seen = commands.map::<f32>(&mut out, MapFor::Reading)?;
-        let duration = begun.elapsed();
-        checking.of((Row::Vecadd, Mode::HandBound), || problem.check(&seen))?;
-        Ok(duration)
-    })
-}
-
-fn launch_vecadd<'run>(
-    commands: &mut Commands<'run, '_>,
-    kernel: &mut Kernel,
-    [a, b, out]: [&Buffer<'run>; 3],
-    items: usize,
-) -> Result<(), BaselineError> {
-    let args = [Arg::Buffer(a), Arg::Buffer(b), Arg::Buffer(out), Arg::U64(items as u64)];
-    commands.set_args(kernel, &args)?;
-    // SAFETY: the buffers are unmapped and have `items` elements each. The kernel touches only elements below
-    // its last argument, and writes only `out`.
-    unsafe { commands.launch(kernel, [items, 1], [vecadd::LOCAL_SIZE as usize, 1]) }
-}
-
-fn matmul(device: &Device, kernel: &mut Kernel, problem: &matmul::Problem, checking: Checking) -> Timed {
-    let (a, b) = (&problem.a().to_vec(), &problem.b().to_vec());
-    let mut result = vec![f32::NAN; a.len()];
-    device.run(move |commands| {
-        let begun = Instant::now();
-        let mut a_there = commands.buffer::<f32>(a.len())?;
-        let mut b_there = commands.buffer::<f32>(b.len())?;
-        let out = commands.buffer::<f32>(a.len())?;
-        commands.write(&mut a_there, a)?;
-        commands.write(&mut b_there, b)?;
-        launch_matmul(commands, kernel, [&a_there, &b_there, &out], problem.items())?;
-        commands.read(&out, &mut result)?;
-        let duration = begun.elapsed();
-        checking.of((Row::Matmul, Mode::Hand), || problem.check(&result))?;
-        Ok(duration)
-    })
-}
-
-fn matmul_bound(
-    device: &Device,
-    kernel: &mut Kernel,
-    problem: &matmul::Problem,
-    checking: Checking,
-) -> Timed {
-    let (a, b) = (&problem.a().to_vec(), &problem.b().to_vec());
-    let out = &mut vec![f32::NAN; a.len()];
-    device.run(move |commands| {
-        let begun = Instant::now();
-        let (a_there, b_there) = (commands.bound(a)?, commands.bound(b)?);
-        let mut out = commands.bound_mut(out)?;
-        launch_matmul(commands, kernel, [&a_there, &b_there, &out], problem.items())?;
-        let seen = commands.map::<f32>(&mut out, MapFor::Reading)?;
-        let duration = begun.elapsed();
-        checking.of((Row::Matmul, Mode::HandBound), || problem.check(&seen))?;
-        Ok(duration)
-    })
-}
-
-fn launch_matmul<'run>(
-    commands: &mut Commands<'run, '_>,
-    kernel: &mut Kernel,
-    [a, b, out]: [&Buffer<'run>; 3],
-    edge: u64,
-) -> Result<(), BaselineError> {
-    let args = [Arg::Buffer(a), Arg::Buffer(b), Arg::Buffer(out), Arg::U32(edge as u32), Arg::U64(edge)];
-    commands.set_args(kernel, &args)?;
-    // SAFETY: the buffers are unmapped and have `edge` rows and columns each. The kernel touches only
-    // elements below these, and writes only `out`.
-    unsafe { commands.launch(kernel, [edge as usize; 2], matmul::LOCAL_SIZE.map(|size| size as usize)) }
-}
-
-fn bfs(device: &Device, kernels: [&mut Kernel; 2], problem: &bfs::Problem, checking: Checking) -> Timed {
-    let (nodes, edges, state) = (&problem.nodes().to_vec(), &problem.edges().to_vec(), &problem.state());
-    let mut result = vec![i32::MIN; nodes.len()];
-    device.run(move |commands| {
-        let [visit, advance] = kernels;
-        let begun = Instant::now();
-        let mut graph = [commands.buffer::<bfs::Node>(nodes.len())?, commands.buffer::<u32>(edges.len())?];
-        commands.write(&mut graph[0], nodes)?;
-        commands.write(&mut graph[1], edges)?;
-        let mut masks = [(); 3]
-            .map(|()| commands.buffer::<u8>(nodes.len()))
-            .into_iter()
-            .collect::<Result<Vec<_>, _>>()?;
-        for (mask, contents) in masks.iter_mut().zip([&state.level, &state.next, &state.visited]) {
-            commands.write(mask, contents)?;
         }
-        let mut cost = commands.buffer::<i32>(nodes.len())?;
-        commands.write(&mut cost, &state.cost)?;
-        let mut found = commands.buffer::<u32>(1)?;
-        set_bfs_args(commands, [&mut *visit, &mut *advance], (&graph, &masks, &cost, &found), nodes.len())?;
+    }
+
+    fn vecadd(
+        &self,
+        kernel: &D::Kernel,
+        problem: &vecadd::Problem,
+        (mode, checking): (Mode, Checking),
+    ) -> Result<Run, Table1Error> {
+        let (mut a, mut b) = (self.given(mode, problem.a())?, self.given(mode, problem.b())?);
+        let mut out = self.given(mode, &vec![f32::NAN; a.len()])?;
+        let _finished = Finished(&self.device);
+        let begun = self.begin()?;
+        let (a_there, b_there) = (self.input(mode, &mut a)?, self.input(mode, &mut b)?);
+        let mut out_there = self.output(mode, &mut out)?;
+        let [a_arg, b_arg, out_arg] = [&a_there, &b_there, &out_there].map(Arg::Buffer);
+        let args = [a_arg, b_arg, out_arg, Arg::U64(problem.items())];
+        // SAFETY: the buffers are unmapped and have this many elements each. The kernel touches only elements
+        // below its last argument.
+        unsafe { self.device.launch(kernel, &args, [problem.items(), 1], [vecadd::LOCAL_SIZE, 1]) }?;
+        // SAFETY: the memory is that of the buffer, outlives it, and is used through the result alone.
+        let seen = unsafe { self.device.view(&mut out_there, cast_slice_mut(&mut out)) }?;
+        let run = self.ended(begun);
+        checking.of((Row::Vecadd, mode), || problem.check(cast_slice(seen)))?;
+        Ok(run)
+    }
+
+    fn matmul(
+        &self,
+        kernel: &D::Kernel,
+        problem: &matmul::Problem,
+        (mode, checking): (Mode, Checking),
+    ) -> Result<Run, Table1Error> {
+        let (mut a, mut b) = (self.given(mode, problem.a())?, self.given(mode, problem.b())?);
+        let mut out = self.given(mode, &vec![f32::NAN; a.len()])?;
+        let edge = problem.items();
+        let _finished = Finished(&self.device);
+        let begun = self.begin()?;
+        let (a_there, b_there) = (self.input(mode, &mut a)?, self.input(mode, &mut b)?);
+        let mut out_there = self.output(mode, &mut out)?;
+        let [a_arg, b_arg, out_arg] = [&a_there, &b_there, &out_there].map(Arg::Buffer);
+        let args = [a_arg, b_arg, out_arg, Arg::U32(edge as u32), Arg::U64(edge)];
+        // SAFETY: the buffers are unmapped and have `edge` rows and columns each. The kernel touches only
+        // elements below these.
+        unsafe { self.device.launch(kernel, &args, [edge; 2], matmul::LOCAL_SIZE) }?;
+        self.fetch(&mut out_there, &mut out)?;
+        let run = self.ended(begun);
+        checking.of((Row::Matmul, mode), || problem.check(&out))?;
+        Ok(run)
+    }
+
+    fn bfs(
+        &self,
+        [visit, advance]: [&D::Kernel; 2],
+        problem: &bfs::Problem,
+        (mode, checking): (Mode, Checking),
+    ) -> Result<Run, Table1Error> {
+        let bfs::State { level, next, visited, cost } = problem.state();
+        let (mut nodes, mut edges) = (self.given(mode, problem.nodes())?, self.given(mode, problem.edges())?);
+        let (mut level, mut next) = (self.given(mode, &level)?, self.given(mode, &next)?);
+        let (mut visited, mut cost) = (self.given(mode, &visited)?, self.given(mode, &cost)?);
+        // Whether a level has found a node. It has found none at its beginning.
+        let mut found = self.given(mode, &[0_u32])?;
+        let (items, local) = ([problem.items(), 1], [bfs::LOCAL_SIZE, 1]);
+        let _finished = Finished(&self.device);
+        let begun = self.begin()?;
+        let (nodes_there, edges_there) = (self.input(mode, &mut nodes)?, self.input(mode, &mut edges)?);
+        let (level_there, next_there) = (self.input(mode, &mut level)?, self.input(mode, &mut next)?);
+        let visited_there = self.input(mode, &mut visited)?;
+        let mut cost_there = self.input(mode, &mut cost)?;
+        let mut found_there = self.output(mode, &mut found)?;
         loop {
-            commands.write(&mut found, &NOTHING_FOUND)?;
-            launch_bfs(commands, [visit, advance], nodes.len())?;
-            let mut answer = [0_u32];
-            commands.read(&found, &mut answer)?;
-            if answer == NOTHING_FOUND {
+            // SAFETY: no code changes the memory until the queue is finished.
+            unsafe { self.device.send(&mut found_there, cast_slice(&found)) }?;
+            let [level, next, visited] = [&level_there, &next_there, &visited_there];
+            let [nodes, edges, cost] = [&nodes_there, &edges_there, &cost_there].map(Arg::Buffer);
+            let [level_arg, next_arg, visited_arg] = [level, next, visited].map(Arg::Buffer);
+            let end = || Arg::U64(problem.items());
+            let visits = [nodes, edges, level_arg, next_arg, visited_arg, cost, end()];
+            let [level_arg, next_arg, visited_arg] = [level, next, visited].map(Arg::Buffer);
+            let advances = [level_arg, next_arg, visited_arg, Arg::Buffer(&found_there), end()];
+            for (kernel, args) in [(visit, &visits[..]), (advance, &advances)] {
+                // SAFETY: the buffers are unmapped. They have an element per node, except for the edges,
+                // which name nodes of the graph, and the flag. The kernels touch only the elements of these.
+                unsafe { self.device.launch(kernel, args, items, local) }?;
+            }
+            self.fetch(&mut found_there, &mut found)?;
+            if found[0] == 0 {
                 break;
             }
+            found[0] = 0;
         }
-        commands.read(&cost, &mut result)?;
-        let duration = begun.elapsed();
-        checking.of((Row::Bfs, Mode::Hand), || problem.check(&result))?;
-        Ok(duration)
-    })
-}
+        self.fetch(&mut cost_there, &mut cost)?;
+        let run = self.ended(begun);
+        checking.of((Row::Bfs, mode), || problem.check(&cost))?;
+        Ok(run)
+    }
 
-fn bfs_bound(
-    device: &Device,
-    kernels: [&mut Kernel; 2],
-    problem: &bfs::Problem,
-    checking: Checking,
-) -> Timed {
-    let (nodes, edges) = (&problem.nodes().to_vec(), &problem.edges().to_vec());
-    let mut state = problem.state();
-    let bfs::State { level, next, visited, cost } = &mut state;
-    let mut found = NOTHING_FOUND;
-    let found = &mut found;
-    device.run(move |commands| {
-        let [visit, advance] = kernels;
-        let begun = Instant::now();
-        let graph = [commands.bound(nodes)?, commands.bound(edges)?];
-        let masks = [level, next, visited].map(|mask| commands.bound_mut(mask));
-        let masks = masks.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let mut cost = commands.bound_mut(cost)?;
-        let mut found = commands.bound_mut(found)?;
-        set_bfs_args(commands, [&mut *visit, &mut *advance], (&graph, &masks, &cost, &found), nodes.len())?;
-        loop {
-            launch_bfs(commands, [visit, advance], nodes.len())?;
-            let mut answer = commands.map::<u32>(&mut found, MapFor::Changing)?;
-            if *answer == NOTHING_FOUND {
-                break;
-            }
-            answer.copy_from_slice(&NOTHING_FOUND);
-            commands.unmap(answer)?;
+    /// Copies elements to the kind of host memory that a mode uses.
+    fn given<T: Pod>(&self, mode: Mode, elements: &[T]) -> Result<Host<T>, ByHandError> {
+        match mode {
+            Mode::HandPinned => self.device.page_locked(elements),
+            _ => Ok(Box::new(elements.to_vec())),
         }
-        let seen = commands.map::<i32>(&mut cost, MapFor::Reading)?;
+    }
+
+    /// Makes a buffer with the contents of host memory, which outlives it and the run.
+    fn input<T: Pod>(&self, mode: Mode, elements: &mut [T]) -> Result<D::Buffer, ByHandError> {
+        let mut buffer = self.output(mode, elements)?;
+        if mode != Mode::HandBound {
+            // SAFETY: the caller does not touch the memory until the queue is finished.
+            unsafe { self.device.send(&mut buffer, cast_slice(elements)) }?;
+        }
+        Ok(buffer)
+    }
+
+    /// Makes a buffer of the size of host memory, or over it. The memory outlives the buffer and the run.
+    fn output<T: Pod>(&self, mode: Mode, elements: &mut [T]) -> Result<D::Buffer, ByHandError> {
+        match mode {
+            // SAFETY: the caller touches the memory only while the buffer is mapped.
+            Mode::HandBound => unsafe { self.device.bind(cast_slice_mut(elements)) },
+            _ => self.device.buffer(size_of_val(elements)),
+        }
+    }
+
+    /// Brings a buffer's contents to its host memory, and waits for them.
+    fn fetch<T: Pod>(&self, buffer: &mut D::Buffer, elements: &mut [T]) -> Result<(), ByHandError> {
+        // SAFETY: the memory is borrowed until the queue is finished, in this statement.
+        unsafe { self.device.fetch(buffer, cast_slice_mut(elements)) }.and(self.device.finish())
+    }
+
+    fn begin(&self) -> Result<Instant, ByHandError> {
+        // This call also makes the context of CUDA current on this thread.
+        self.device.finish()?;
+        self.device.calls().set(Calls::default());
+        Ok(Instant::now())
+    }
+
+    fn ended(&self, begun: Instant) -> Run {
         let duration = begun.elapsed();
-        checking.of((Row::Bfs, Mode::HandBound), || problem.check(&seen))?;
-        Ok(duration)
-    })
-}
-
-/// Nodes and edges; the three masks; the costs; the flag.
-type BfsBuffers<'a, 'run> = (&'a [Buffer<'run>; 2], &'a [Buffer<'run>], &'a Buffer<'run>, &'a Buffer<'run>);
-
-fn set_bfs_args<'run>(
-    commands: &mut Commands<'run, '_>,
-    [visit, advance]: [&mut Kernel; 2],
-    (graph, masks, cost, found): BfsBuffers<'_, 'run>,
-    items: usize,
-) -> Result<(), BaselineError> {
-    let mut visited: Vec<_> = graph.iter().chain(masks).collect();
-    visited.push(cost);
-    let mut advanced: Vec<_> = masks.iter().collect();
-    advanced.push(found);
-    for (kernel, buffers) in [(visit, visited), (advance, advanced)] {
-        let mut args: Vec<_> = buffers.into_iter().map(Arg::Buffer).collect();
-        args.push(Arg::U64(items as u64));
-        commands.set_args(kernel, &args)?;
+        let Calls { alloc, bind, map, unmap, read, write, kernel } = self.device.calls().get();
+        // None of the programs copies with the processor.
+        Run { duration, operations: Operations { map, unmap, read, write, kernel, alloc, bind, copy: 0 } }
     }
-    Ok(())
-}
-
-fn launch_bfs(
-    commands: &mut Commands<'_, '_>,
-    kernels: [&Kernel; 2],
-    items: usize,
-) -> Result<(), BaselineError> {
-    for kernel in kernels {
-        // SAFETY: the arguments are those of `set_bfs_args`: unmapped buffers of an element per node, the
-        // flag, and the list of edges, which name nodes of the graph. The kernels touch only the elements of
-        // these, and write neither nodes nor edges.
-        unsafe { commands.launch(kernel, [items, 1], [bfs::LOCAL_SIZE as usize, 1]) }?;
-    }
-    Ok(())
 }

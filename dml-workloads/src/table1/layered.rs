@@ -1,7 +1,9 @@
 //! The programs on the data layer. They are the same in both modes and on both frameworks. Only the platform
 //! differs, and whether the application's data is in vectors or in buffers of page-locked memory.
 
+use super::hand::Hand;
 use super::{Checking, Mode, Operations, Problem, Row, Run, Table1Error};
+use crate::by_hand::{ByHandError, Device};
 use crate::{bfs, matmul, vecadd};
 #[cfg(feature = "cuda")]
 use dml_arenas::CudaArena;
@@ -91,6 +93,11 @@ impl Layered {
             is_pinned,
             platform,
         })
+    }
+
+    /// Makes the hand-written program of these kernels for the same device.
+    pub(super) fn by_hand<D: Device>(&self, kernels: (&str, &[&str])) -> Result<Hand<D>, ByHandError> {
+        Hand::new(&self.platform, self.device, kernels)
     }
 
     pub(super) fn description(&self) -> &str {

@@ -30,20 +30,16 @@
 
 #[allow(unsafe_code, reason = "launching a kernel on the machine's own memory is unsafe")]
 mod hand;
-#[cfg(feature = "cuda")]
-#[allow(unsafe_code, reason = "launching a kernel on a device's memory is unsafe")]
-mod hand_cuda;
 #[allow(unsafe_code, reason = "launching a kernel on the machine's own memory is unsafe")]
 mod layered;
 
+use crate::by_hand::{self, ByHandError};
 use crate::check::Mismatch;
 use crate::prepare::Input;
 use crate::{bfs, matmul, vecadd};
 use dml_arenas::launch::{BuildError, HostError, Team};
-use dml_arenas::native::BaselineError;
-use dml_arenas::opencl::native::hand::Device;
-use dml_arenas::{DiscoverError, DiscoverOptions, Mechanisms, Sharing};
-use dml_core::{AcquireError, ConfigError, TransferError, ViewError};
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions, Mechanisms, Sharing};
+use dml_core::{AcquireError, ConfigError, Platform, TransferError, ViewError};
 use dml_scheduler::metrics::Summary;
 use layered::Layered;
 use std::fmt;
@@ -53,7 +49,6 @@ use thiserror::Error;
 /// Default device of the table.
 pub const DEVICE: &str = "opencl:0";
 /// Maximum page-locked memory of the layer's buffers, in bytes: more than any row needs.
-#[cfg(feature = "cuda")]
 const PINNED_BYTES: u64 = 2 << 30;
 /// Orders of the modes in four rounds, as indices into [`Framework::modes`]. Each mode takes each place once,
 /// and follows each other mode once. So no mode gains from the state that its predecessor leaves.
@@ -164,15 +159,15 @@ impl Framework {
         }
     }
 
-    /// Returns the framework of a device, and the device's number there.
-    fn of(device: &str) -> Option<(Self, usize)> {
+    /// Returns the framework of a device by the device's name.
+    fn of(device: &str) -> Option<Self> {
         let (kind, number) = device.split_once(':')?;
         let framework = match kind {
             "opencl" => Self::OpenCl,
             "cuda" => Self::Cuda,
             _ => return None,
         };
-        Some((framework, number.parse().ok()?))
+        number.parse::<u32>().is_ok().then_some(framework)
     }
 }
 
@@ -330,17 +325,17 @@ pub enum Table1Error {
         /// The device's name.
         device: String,
     },
-    /// The device does not exist, or a hand-written program cannot use it.
+    /// The device does not exist.
     #[error("table1 needs {framework} device: {cause}")]
     Device {
         /// Framework of the device.
         framework: Framework,
         /// The reason.
-        cause: BaselineError,
+        cause: ByHandError,
     },
     /// A hand-written program failed.
     #[error("the hand-written program failed: {0}")]
-    Hand(#[from] BaselineError),
+    Hand(#[from] ByHandError),
     /// The device cannot be opened with these options.
     #[error(transparent)]
     Discover(#[from] DiscoverError),
@@ -465,9 +460,9 @@ impl Checking {
 /// The hand-written programs.
 #[derive(Debug)]
 enum Hand {
-    OpenCl(hand::Hand),
+    OpenCl(hand::Hand<by_hand::opencl::OpenCl>),
     #[cfg(feature = "cuda")]
-    Cuda(hand_cuda::Hand),
+    Cuda(hand::Hand<by_hand::cuda::Cuda>),
 }
 
 /// The programs of one row, ready to run.
@@ -490,42 +485,33 @@ impl Bench {
     /// [`Table1Error::Threads`] if threads cannot be started.
     pub fn open(row: Row, device: &str) -> Result<Self, Table1Error> {
         let no_program = || Table1Error::NoProgram { device: device.to_owned() };
-        let (framework, number) = Framework::of(device).ok_or_else(no_program)?;
+        let framework = Framework::of(device).ok_or_else(no_program)?;
         Team::start_global()?;
-        let missing = |cause| Table1Error::Device { framework, cause };
         let options = DiscoverOptions::default().only([device]).offload(0);
-        let (hand, noopt, opt) = match framework {
+        let (noopt, opt) = match framework {
             Framework::OpenCl => {
-                let hand = Hand::OpenCl(hand::Hand::new(Device::open(number).map_err(missing)?, row)?);
-                (
-                    hand,
-                    options.clone().mechanisms(Mechanisms::Mapped),
-                    options.sharing(Sharing::bound(device)),
-                )
+                (options.clone().mechanisms(Mechanisms::Mapped), options.sharing(Sharing::bound(device)))
             }
-            #[cfg(feature = "cuda")]
             Framework::Cuda => {
-                let opened = dml_arenas::cuda::native::hand::Device::open(number).map_err(missing)?;
-                let hand = Hand::Cuda(hand_cuda::Hand::new(opened, row)?);
-                (
-                    hand,
-                    options.clone(),
-                    options.sharing(Sharing::page_locked(PINNED_BYTES).allow_binding(device)),
-                )
-            }
-            #[cfg(not(feature = "cuda"))]
-            Framework::Cuda => {
-                let reason = "this program was built without the feature `cuda`".to_owned();
-                return Err(missing(BaselineError::Device { device: format!("cuda:{number}"), reason }));
+                let sharing = Sharing::page_locked(PINNED_BYTES).allow_binding(device);
+                (options.clone(), options.sharing(sharing))
             }
         };
-        Ok(Self {
-            row,
-            framework,
-            hand,
-            noopt: Layered::new(&noopt, row, Mode::Noopt, device)?,
-            opt: Layered::new(&opt, row, Mode::Opt, device)?,
-        })
+        let noopt = Layered::new(&noopt, row, Mode::Noopt, device).map_err(|error| match error {
+            Table1Error::Discover(error @ DiscoverError::UnknownDevice { .. }) => {
+                not_found(framework, device, &error)
+            }
+            error => error,
+        })?;
+        let opt = Layered::new(&opt, row, Mode::Opt, device)?;
+        let hand = match framework {
+            Framework::OpenCl => Hand::OpenCl(opt.by_hand(row.kernels())?),
+            #[cfg(feature = "cuda")]
+            Framework::Cuda => Hand::Cuda(opt.by_hand(row.cuda_kernels())?),
+            #[cfg(not(feature = "cuda"))]
+            Framework::Cuda => return Err(no_program()),
+        };
+        Ok(Self { row, framework, hand, noopt, opt })
     }
 
     /// Returns the framework of the device, which determines its modes.
@@ -575,7 +561,7 @@ impl Bench {
 
     fn run(&mut self, mode: Mode, problem: &Problem, checking: Checking) -> Result<Run, Table1Error> {
         match mode {
-            Mode::Hand | Mode::HandBound | Mode::HandPinned => match &mut self.hand {
+            Mode::Hand | Mode::HandBound | Mode::HandPinned => match &self.hand {
                 Hand::OpenCl(hand) => hand.run(mode, problem, checking),
                 #[cfg(feature = "cuda")]
                 Hand::Cuda(hand) => hand.run(mode, problem, checking),
@@ -584,6 +570,17 @@ impl Bench {
             Mode::Opt => self.opt.run(problem, checking),
         }
     }
+}
+
+/// Returns the error for a device that discovery does not find, with what is missing of its framework.
+fn not_found(framework: Framework, device: &str, error: &DiscoverError) -> Table1Error {
+    let found = Platform::builder().discover().ok().and_then(|builder| builder.build().ok());
+    let missing = found.iter().flat_map(|platform| platform.unavailable());
+    let reasons =
+        missing.filter(|missing| device.starts_with(missing.backend)).map(|missing| &*missing.reason);
+    let reasons: Vec<&str> = reasons.collect();
+    let reason = if reasons.is_empty() { error.to_string() } else { reasons.join("; ") };
+    Table1Error::Device { framework, cause: ByHandError::Device { device: device.to_owned(), reason } }
 }
 
 /// Summarizes the runs of a mode, and checks that all made the same calls. On CUDA a large vector in ordinary
@@ -661,8 +658,8 @@ mod tests {
 
     #[test]
     fn a_device_is_of_its_framework_and_has_its_modes() {
-        assert_eq!(Framework::of("opencl:3"), Some((Framework::OpenCl, 3)));
-        assert_eq!(Framework::of("cuda:0"), Some((Framework::Cuda, 0)));
+        assert_eq!(Framework::of("opencl:3"), Some(Framework::OpenCl));
+        assert_eq!(Framework::of("cuda:0"), Some(Framework::Cuda));
         assert_eq!(["cpu", "offload:0", "cuda:", "cuda:x"].map(Framework::of), [None; 4]);
         for (framework, other) in
             [(Framework::OpenCl, Framework::Cuda.suited()), (Framework::Cuda, Framework::OpenCl.suited())]

@@ -19,7 +19,7 @@ use crate::json;
 use crate::knowledge;
 use crate::last::Last;
 use crate::machine::{Machine, pinned_bytes};
-use crate::native::{HostMemory, Native};
+use crate::native::Native;
 use crate::never_loses;
 use crate::offload;
 use crate::output::Unwritten;
@@ -28,12 +28,13 @@ use crate::replay;
 use crate::suite;
 use crate::timeline;
 use dml::core::record::{Event, OPERATIONS};
-use dml::core::{DeviceId, DeviceKind, record::Operation};
+use dml::core::{DeviceId, record::Operation};
 use dml::energy::{Energy, EnergyError, EnergySources};
 use dml::prelude::*;
 use dml::scheduler::metrics::Overlap;
 use dml::scheduler::{Knowledge, Report};
 use dml::timeline::Trace;
+use dml_workloads::by_hand::HostMemory;
 use dml_workloads::prepare::{Input, PrepareError, Prepared, Workload};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -379,7 +380,7 @@ impl<'a> Bench<'a> {
     /// Creates the configurations of each device alone, with hand-written programs if requested.
     fn turns(&self) -> Result<Vec<Turn>, Failure> {
         let turn = |&device: &DeviceId| {
-            let native = self.native(self.name(device))?;
+            let native = self.native(device)?;
             // The calibrated policy may split one device's work into packages to overlap transfers.
             let is_calibrated = self.options.policy == PolicySpec::Calibrated;
             let policy = if is_calibrated { PolicySpec::Calibrated } else { PolicySpec::Static };
@@ -655,32 +656,14 @@ impl<'a> Bench<'a> {
     }
 
     /// Returns the hand-written program for a device, if it is requested and exists.
-    fn native(&self, device: &str) -> Result<Option<Native>, Failure> {
+    fn native(&self, device: DeviceId) -> Result<Option<Native>, Failure> {
         if !self.options.native {
             return Ok(None);
         }
         // Both sides transfer the same kind of memory.
-        let memory = match pinned_bytes(self.platform) {
-            Some(_) => HostMemory::PageLocked,
-            None => HostMemory::Ordinary,
-        };
-        Native::of(device, self.unit_limit(device)?, memory, self.prepared)
-    }
-
-    /// Returns the number of units that a device may use: the user's limit, otherwise the device's share of
-    /// the processor's cores. Returns `None` for a device with its own units.
-    fn unit_limit(&self, device: &str) -> Result<Option<u32>, Failure> {
-        let id = self.platform.device(device).map_err(Failure::usage)?;
-        let given = self
-            .options
-            .machine
-            .limit
-            .iter()
-            .rev()
-            .find(|limit| limit.device == device)
-            .map(|limit| limit.value);
-        let desc = &self.platform.devices()[usize::from(id.0)];
-        Ok(given.or_else(|| (desc.kind == DeviceKind::Cpu).then_some(desc.units)))
+        let is_pinned = self.name(device).starts_with("cuda:") && pinned_bytes(self.platform).is_some();
+        let memory = if is_pinned { HostMemory::Suited } else { HostMemory::Ordinary };
+        Native::of(self.platform, device, memory, self.prepared)
     }
 
     fn name(&self, device: DeviceId) -> &str {

@@ -5,10 +5,13 @@ use dml::arenas::faulty::{CallKind, Fault};
 use dml::arenas::kit::join_staged;
 use dml::arenas::{Faulty, MainMem, Null, Script};
 use dml::core::internal::state::Alloc;
-use dml::core::{AcquireError, ArenaDesc, ArenaKind, DeviceDesc, DeviceSet, Fence, LinkSpeed, RawBuffer};
+use dml::core::{
+    AcquireError, ArenaDesc, ArenaKind, DeviceDesc, DeviceKind, DeviceSet, Fence, LinkSpeed, RawBuffer,
+};
 use dml::scheduler::{Kernel, KernelError};
+use dml_workloads::by_hand::{ByHandError, HostMemory, Program};
 use dml_workloads::check::Mismatch;
-use dml_workloads::prepare::{Language, Plain, VerifyError};
+use dml_workloads::prepare::VerifyError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -65,8 +68,13 @@ impl Prepared for Counted {
         self.inner.verify()
     }
 
-    fn plain(&self, language: Language) -> Option<Plain> {
-        self.inner.plain(language)
+    fn by_hand(
+        &self,
+        platform: &Platform,
+        device: DeviceId,
+        memory: HostMemory,
+    ) -> Result<Option<Program>, ByHandError> {
+        self.inner.by_hand(platform, device, memory)
     }
 
     fn verify_plain(&self, outputs: &[&[u8]]) -> Result<(), Mismatch> {
@@ -146,33 +154,11 @@ fn the_row_of_a_device_and_the_traffic_are_those_of_the_median_run() {
     });
 }
 
-/// The hand-written program has as many units as the device. The last limit of a device applies.
-#[test]
-fn the_last_limit_of_a_device_is_that_of_the_hand_written_program() {
-    let limits = ["--limit", "cpu=4", "--limit", "opencl:0=3", "--limit", "cpu=7", "--limit", "opencl:1=5"];
-    with_bench(0, &limits, |bench, _| {
-        assert_eq!(bench.unit_limit("cpu").expect("a device"), Some(7));
-    });
-    with_bench(0, &[], |bench, _| {
-        assert_eq!(bench.unit_limit("cpu").expect("a device"), Some(1), "its share of the cores");
-    });
-    with_two(&[], |bench, _| {
-        assert_eq!(bench.unit_limit("cpu").expect("a device"), Some(1));
-        assert_eq!(bench.unit_limit("other").expect("a device"), Some(3));
-        assert_eq!(bench.unit_limit("card").expect("a device"), None, "it has units of its own");
-    });
-}
-
 #[test]
 fn the_hand_written_program_is_made_where_it_is_asked_for() {
-    let made = |bench: &Bench<'_>, device: &str| {
-        let made = bench.native(device).map(|native| native.is_some());
-        made.map_err(|failure| failure.to_string())
-    };
-    with_bench(0, &[], |bench, _| assert_eq!(made(bench, "cuda:99"), Ok(false)));
     with_bench(0, &["--native"], |bench, _| {
-        assert_eq!(made(bench, "cpu"), Ok(false), "it has none");
-        assert!(made(bench, "cuda:99").is_err_and(|told| told.contains("cuda:99")));
+        let cpu = bench.native(bench.devices[0]);
+        assert!(cpu.is_ok_and(|native| native.is_none()), "it has none");
         // Runs of the hand-written program are not counted as steps.
         assert!(bench.measure().is_ok_and(|measured| measured.result.native_s.is_empty()));
     });
@@ -254,8 +240,8 @@ impl Prepared for Empty {
         Ok(())
     }
 
-    fn plain(&self, _: Language) -> Option<Plain> {
-        None
+    fn by_hand(&self, _: &Platform, _: DeviceId, _: HostMemory) -> Result<Option<Program>, ByHandError> {
+        Ok(None)
     }
 
     fn verify_plain(&self, _: &[&[u8]]) -> Result<(), Mismatch> {
