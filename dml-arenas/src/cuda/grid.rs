@@ -1,7 +1,7 @@
 //! The grid of a launch: blocks of threads, and the driver launches that cover them.
 //!
-//! The driver accepts 2^31 - 1 blocks along the first axis, and 65,535 along the others. A larger launch becomes
-//! several driver launches, each of which receives its own items.
+//! The driver accepts 2^31 - 1 blocks along the first axis, and 65,535 along the others. A larger launch
+//! becomes several driver launches, each of which receives its own items.
 
 use crate::compiled::{Grid, Limits};
 
