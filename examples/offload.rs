@@ -5,7 +5,8 @@
 //! ```
 
 use dml::Kernel;
-use dml::arenas::offload::{self, Argument, OffloadArena, Registry};
+use dml::arenas::OffloadArena;
+use dml::arenas::offload::{self, Argument, Registry};
 use dml::core::{Arena, Span};
 use dml::launch::{self, Call, ComputeError};
 use dml::prelude::*;
@@ -44,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (from, to) =
         (grants.block(&inner)?.ok_or("it has bytes")?, grants.block(&out)?.ok_or("it has bytes")?);
     let bytes = Span::new(0, items / 2 * 4);
-    let scalar = Argument::Scalar(offload::Scalar::F32(factor));
+    let scalar = Argument::Scalar(Scalar::F32(factor));
     let arguments = [scalar, Argument::Read(from, bytes), Argument::Write(to, bytes)];
     // SAFETY: both parts are granted until the run has ended.
     let run = unsafe { offload.launch(&function, 0..items / 2, &arguments) }?;

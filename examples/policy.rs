@@ -6,7 +6,7 @@
 use dml::Kernel;
 use dml::launch;
 use dml::prelude::*;
-use dml::scheduler::{Policy, UnitId};
+use dml::scheduler::{UnitId, policy::Policy};
 
 const ITEMS: u64 = 4_000_000;
 const SQUARES: &str = "kernel void squares(global float* out, ulong end) {

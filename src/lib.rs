@@ -253,10 +253,10 @@ pub mod prelude {
     pub use dml_arenas::{Discover, DiscoverOptions, Sharing, Workers};
     pub use dml_core::{
         Access, Acquire, AcquireError, Buffer, DeviceId, Grants, KernelId, Pattern, Platform, Prefetch,
-        RawBuffer, ReadView, Region, WriteView,
+        RawBuffer, ReadView, Region, Scalar, WriteView,
     };
     pub use dml_scheduler::{
-        Argument, Coexecutor, Footprint, Knowledge, Package, PolicySpec, Report, Running, Variant,
-        check_footprints,
+        Argument, Coexecutor, Footprint, Knowledge, Package, Report, Running, Variant, check_footprints,
+        policy::PolicySpec,
     };
 }

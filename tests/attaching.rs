@@ -2,7 +2,8 @@
 
 #![cfg(not(dml_loom))]
 
-use dml::arenas::faulty::{CallKind, Fault, Script};
+use dml::arenas::Script;
+use dml::arenas::faulty::{CallKind, Fault};
 use dml::core::{
     AcquireError, AllocError, AttachRefusal, Buffer, Concurrency, Unattached, record::EventKind,
 };

@@ -2,8 +2,7 @@
 
 #![cfg(not(dml_loom))]
 
-use dml::arenas::faulty::{Fault, FaultyCross, Script};
-use dml::arenas::{Null, kit};
+use dml::arenas::{FaultyCross, Null, Script, faulty::Fault, kit};
 use dml::core::internal::sync::{Arc, Condvar, Mutex};
 use dml::core::{
     Access, Allocation, Arena, ArenaDesc, ArenaId, ArenaKind, Concurrency, DeviceDesc, DeviceId, DeviceKind,
@@ -11,8 +10,8 @@ use dml::core::{
     Platform, PlatformBuilder, Span, TransferError,
 };
 use dml::scheduler::{
-    Argument, Coexecutor, Footprint, Hooks, Kernel, KernelError, Package, PolicySpec, Report, RunError,
-    UnitId,
+    Argument, Coexecutor, Footprint, Hooks, Kernel, KernelError, Package, Report, RunError, UnitId,
+    policy::PolicySpec,
 };
 use dml_verify::{Audited, Death, Mortal, watched};
 use proptest::prelude::*;

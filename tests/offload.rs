@@ -3,7 +3,7 @@
 
 #![cfg(all(feature = "command", feature = "offload", target_os = "linux", not(dml_loom)))]
 
-use dml::arenas::offload::OffloadArena;
+use dml::arenas::OffloadArena;
 use dml::core::Arena;
 use dml::prelude::*;
 use dml::scheduler::{RunError, check_footprints};

@@ -185,7 +185,8 @@ fn a_lost_device_gives_up_what_it_has() {
 
 #[test]
 fn i15_a_copy_home_that_fails_loses_nothing() {
-    use dml::arenas::faulty::{Fault, Script};
+    use dml::arenas::Script;
+    use dml::arenas::faulty::Fault;
     use dml_verify::Rig;
     let script = Script::new().at_kind(CallKind::CopyOut, 1, Fault::fail());
     let platform = Rig::new().gpu_with(Concurrency::Exclusive, script).staged(MAIN_ARENA, GPU_ARENA).build();

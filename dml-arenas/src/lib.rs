@@ -47,6 +47,7 @@ pub mod cuda;
 mod discover;
 pub mod dlpack;
 pub mod faulty;
+#[doc(hidden)]
 pub mod files;
 mod fork;
 mod function;
@@ -54,8 +55,9 @@ pub mod kit;
 pub mod launch;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 mod locked;
+#[doc(hidden)]
 pub mod machine_memory;
-pub mod main_mem;
+mod main_mem;
 pub mod null;
 #[cfg(all(feature = "offload", target_os = "linux"))]
 pub mod offload;
@@ -68,14 +70,14 @@ pub mod shared;
 mod user_cache;
 
 #[cfg(feature = "cuda")]
-pub use cuda::CudaArena;
+pub use cuda::arena::CudaArena;
 pub use discover::{Discover, DiscoverError, DiscoverOptions, Mechanisms, Sharing, Workers};
-pub use faulty::{Faulty, FaultyCross, Script};
+pub use faulty::{arena::Faulty, cross::FaultyCross, script::Script};
+pub use main_mem::arena::MainMem;
 #[cfg(any(feature = "cuda", feature = "opencl", all(feature = "offload", target_os = "linux")))]
-pub use main_mem::HostArena;
-pub use main_mem::MainMem;
-pub use null::Null;
+pub use main_mem::host_arena::HostArena;
+pub use null::arena::Null;
 #[cfg(all(feature = "offload", target_os = "linux"))]
-pub use offload::OffloadArena;
+pub use offload::arena::OffloadArena;
 #[cfg(feature = "opencl")]
-pub use opencl::OpenClArena;
+pub use opencl::arena::OpenClArena;

@@ -2,12 +2,12 @@
 
 #![cfg(all(not(dml_loom), feature = "calibration"))]
 
+use dml_arenas::Null;
 use dml_arenas::calibrate::{
     CacheError, Calibration, CalibrationSource, FORMAT, LinkTable, MapChanges, Measured, Priced, SizeClass,
     links,
 };
 use dml_arenas::kit::{join_mapped, join_staged};
-use dml_arenas::null::Null;
 use dml_arenas::{Discover, DiscoverOptions};
 use dml_core::{
     ArenaDesc, ArenaId, ArenaKind, Concurrency, CopyQuery, Cost, CrossArena, DeviceDesc, DeviceId,

@@ -10,10 +10,12 @@ mod common;
 mod rig;
 
 use common::with_opencl_options;
+use dml_arenas::OffloadArena;
 use dml_arenas::launch::{Grid, KernelArg};
-use dml_arenas::offload::{Argument, Function, OffloadArena, Scalar};
+use dml_arenas::offload::{Argument, Function};
 use dml_arenas::opencl::OpenClKernel;
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions, OpenClArena, Sharing, Workers};
+use dml_core::Scalar;
 use dml_core::internal::state::Alloc;
 use dml_core::{ArenaId, Buffer, Concurrency, DeviceId, Grants, Platform, Span, record::Operation};
 use dml_verify::Audited;

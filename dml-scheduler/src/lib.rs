@@ -12,7 +12,7 @@
 //! into the figures that the papers report.
 //!
 //! ```
-//! use dml_scheduler::{Assignment, Calibrated, PolicySpec, UnitId};
+//! use dml_scheduler::{ UnitId, policy::{Assignment, Calibrated, PolicySpec}};
 //!
 //! let spec: PolicySpec = "hguided:2".parse()?;
 //! let mut splitter = spec.splitter(&[1.0, 0.35], 1_000_000, 256)?;
@@ -47,10 +47,6 @@ pub use kernel::{
 pub use model::{Knowledge, KnowledgeError};
 #[cfg(feature = "simulated")]
 pub use plan::simulated;
-pub use policy::{
-    Assignment, Calibrated, Computed, CustomPolicy, Dynamic, HGuided, NotCompleted, NotInFlight,
-    ParsePolicyError, Policy, PolicyError, PolicyInput, PolicySpec, Prior, Splitter, Static,
-};
 pub use report::{
     CalledUp, DeviceReport, LeftOut, PackageRecord, Reason, Report, RunError, UnitFailure, metrics,
 };

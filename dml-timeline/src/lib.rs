@@ -34,7 +34,7 @@ pub use read::TraceError;
 
 use dml_core::record::Recording;
 use dml_core::{DeviceId, Platform, PlatformId, record::Event};
-use dml_scheduler::{PackageRecord, PolicySpec, Report};
+use dml_scheduler::{PackageRecord, Report, policy::PolicySpec};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use thiserror::Error;

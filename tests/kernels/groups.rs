@@ -1,7 +1,7 @@
 use super::{opencl, run_on};
 use dml::Kernel;
+use dml::arenas::OpenClArena;
 use dml::arenas::launch::{self, CompiledLauncher};
-use dml::arenas::opencl::OpenClArena;
 use dml::core::{Launcher, Misfit};
 use dml::prelude::*;
 use dml::scheduler::RunError;

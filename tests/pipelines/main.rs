@@ -13,7 +13,7 @@ use dml::core::{
 };
 use dml::prelude::*;
 use dml::scheduler::policy::Decision;
-use dml::scheduler::{Computed, Hooks, KernelError, Knowledge, Report, RunError, UnitId};
+use dml::scheduler::{Hooks, KernelError, Knowledge, Report, RunError, UnitId, policy::Computed};
 use dml_verify::{Audited, watched};
 use std::task::{Poll, Waker};
 use std::time::Duration;

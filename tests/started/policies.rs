@@ -4,7 +4,10 @@ use super::{CPU, GPU, ITEMS, Slot, Turn, Work};
 use dml::core::internal::sync::{Arc, Mutex};
 use dml::prelude::*;
 use dml::scheduler::policy::{Recording, replay};
-use dml::scheduler::{Computed, LeftOut, Package, Policy, Reason, Report, RunCanceller, RunError, UnitId};
+use dml::scheduler::{
+    LeftOut, Package, Reason, Report, RunCanceller, RunError, UnitId,
+    policy::{Computed, Policy},
+};
 use dml_verify::watched;
 use proptest::prelude::*;
 use std::fmt;

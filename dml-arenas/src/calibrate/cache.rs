@@ -290,15 +290,27 @@ impl Calibration {
 }
 
 impl CalibrationSource {
-    /// Prices the links of a platform under construction. Returns why figures were ignored.
-    pub(crate) fn price(&self, builder: &mut PlatformBuilder) -> Vec<String> {
-        let loaded = match self {
-            Self::Guesses => return Vec::new(),
+    fn load(&self) -> Result<Option<Calibration>, CacheError> {
+        match self {
+            Self::Guesses => Ok(None),
             Self::UserCache => Calibration::cache_file().and_then(|path| Calibration::load(&path)),
             Self::File(path) => Calibration::load(path),
             Self::Figures(figures) => Ok(Some(figures.clone())),
-        };
-        match loaded {
+        }
+    }
+
+    /// Returns the measured rate of copies by the framework's calls between two arenas of a builder.
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    pub(crate) fn bytes_per_s(&self, builder: &PlatformBuilder, ends: [ArenaId; 2]) -> Option<u64> {
+        let calibration = self.load().ok()??;
+        let end = |arena: ArenaId| LinkEnd::of(builder.devices(), builder.descs().get(usize::from(arena.0))?);
+        let [from, to] = ends.map(end);
+        Some(calibration.figures(&from?, &to?, "staged")?.classes.speed().bytes_per_s)
+    }
+
+    /// Prices the links of a platform under construction. Returns why figures were ignored.
+    pub(crate) fn price(&self, builder: &mut PlatformBuilder) -> Vec<String> {
+        match self.load() {
             Ok(Some(calibration)) => {
                 calibration.price(builder);
                 calibration.changed_devices(builder.devices(), builder.descs())

@@ -7,7 +7,7 @@
 //! ```
 
 use super::block::CudaBlock;
-use super::page_lock::{MAX_COPIERS, Registrar, lost_ns, pays, staging_pays};
+use super::page_lock::{MAX_COPIERS, RATES, Registrar};
 use super::session::{Session, Way};
 use crate::kit::join_both_ways;
 use crate::locked::{self, Here, PageLocking, RelayEnd, ScratchPool, Staging, copiers};
@@ -34,20 +34,21 @@ pub(super) struct Side<'a> {
     pub(super) session: &'a Arc<Session>,
 }
 
-/// Links a GPU with main memory in both directions.
+/// Links a GPU with main memory in both directions. The rate of the link may have been measured before.
 pub(super) fn join(
     builder: &mut PlatformBuilder,
     main: ArenaId,
     side: &Side<'_>,
     (budget, pool): (&Arc<PageLockBudget>, &Arc<ScratchPool>),
+    measured_bytes_per_s: Option<u64>,
 ) {
+    let rates = RATES.on_link(measured_bytes_per_s);
     let locking = PageLocking {
         mechanism: HostStaged::new(HOST),
         locker: Registrar::new(side.session),
         budget: budget.clone(),
-        staging: Staging::new(pool, copiers(MAX_COPIERS), staging_pays),
-        lost: lost_ns,
-        pays,
+        staging: Staging::new(pool, copiers(MAX_COPIERS), Some(rates)),
+        rates,
     };
     join_both_ways(builder, main, side.arena, Here::new(locking));
 }

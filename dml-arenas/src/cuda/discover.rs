@@ -81,7 +81,8 @@ impl Backend for Candidates {
                     };
                     let arena = add_device(builder, found, (&session, &name), in_place);
                     let side = Side { arena, session: &session };
-                    cross::join(builder, main, &side, (&budget, &scratch));
+                    let measured = options.measured_bytes_per_s(builder, [main, arena]);
+                    cross::join(builder, main, &side, (&budget, &scratch), measured);
                     for (other, of_other, _) in &opened {
                         let other = Side { arena: *other, session: of_other };
                         cross::join_devices(builder, [&other, &side], &scratch);

@@ -31,7 +31,7 @@
 //!    copied to other GPUs through main memory, because peer access to it is unknown.
 //! 9. Kernel source is trusted like the program itself: a kernel may write wherever its device allows.
 
-mod arena;
+pub(crate) mod arena;
 mod block;
 mod compile;
 mod completion;
@@ -52,7 +52,6 @@ mod pinned;
 mod session;
 mod tensor;
 
-pub use arena::CudaArena;
 #[cfg(feature = "cust")]
 pub use cust_memory::{InContext, Taken};
 pub use external::{ExternalError, Refused};

@@ -18,10 +18,11 @@
 
 use super::page_lock::Registrar;
 use super::session::Session;
+use crate::HostArena;
 use crate::fork::Origin;
 use crate::kit::{join_both_ways, join_staged};
 use crate::locked::{Here, PageLocker};
-use crate::main_mem::{HostArena, HostStore, Keeps, Memory};
+use crate::main_mem::{HostStore, Keeps, Memory};
 use dml_core::internal::sync::{Arc, Mutex};
 use dml_core::{
     AllocError, Allocation, ArenaId, Binding, Concurrency, HostSpan, HostStaged, Link, LinkSpeed,

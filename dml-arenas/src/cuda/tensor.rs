@@ -4,9 +4,9 @@ use super::arena::CudaArena;
 use super::block::CudaBlock;
 use super::external::{ExternalError, Refused, is_page_locked};
 use super::pinned::Store;
+use crate::HostArena;
 use crate::dlpack::abi::{CUDA, CUDA_HOST, DLDevice};
 use crate::dlpack::{self, Element, Export, ExportError, ImportError, Place, Tensor, Unexported};
-use crate::main_mem::HostArena;
 use dml_core::{Access, ArenaId, BlockRef, ExternalBlock, Grants, NativeHandle, Region, ViewError};
 
 impl CudaArena {

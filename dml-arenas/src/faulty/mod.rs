@@ -8,12 +8,11 @@
 //! [`CallKind`]. The same calls in the same order meet the same faults: scripts use no randomness and no
 //! clock.
 
-mod arena;
-mod cross;
-mod script;
+pub(crate) mod arena;
+pub(crate) mod cross;
+pub(crate) mod script;
 mod wrapped;
 
-pub use arena::{Faults, Faulty};
-pub use cross::FaultyCross;
-pub use script::{CallKind, Fault, Script};
+pub use arena::Faults;
+pub use script::{CallKind, Fault};
 pub use wrapped::{Around, Piece, Wrapped};

@@ -74,7 +74,7 @@ pub(crate) fn join_via(
 #[cfg(all(test, not(dml_loom)))]
 mod tests {
     use super::*;
-    use crate::null::Null;
+    use crate::Null;
     use dml_core::{ArenaDesc, ArenaKind, DeviceDesc, DeviceKind};
 
     #[test]

@@ -7,16 +7,18 @@
 //! ```
 //! A discrete GPU transfers pageable host memory through a buffer of its driver, at the speed of one core. It
 //! accesses locked memory directly, several times as fast. Locking takes time, so a block's pages are locked
-//! when its transfers pay for it. Each backend decides when that is, and how pages are locked
+//! when its transfers pay for it. Each backend has its [`Rates`], and its calls that lock pages
 //! ([`PageLocker`]).
 //!
 //! `staging.rs` copies through scratch memory, and `scratch.rs` provides that memory. `relay.rs` copies
 //! between two devices without a direct link.
 
+mod rates;
 mod relay;
 mod scratch;
 mod staging;
 
+pub(crate) use rates::Rates;
 pub(crate) use relay::{RelayEnd, relay};
 pub(crate) use scratch::{PIECE_BYTES, ScratchPool};
 #[cfg(test)]
@@ -58,11 +60,6 @@ pub(crate) fn copiers(most: usize) -> usize {
     std::thread::available_parallelism().map_or(0, |cores| (cores.get() / 2).min(most))
 }
 
-/// Returns the time that `bytes` bytes take at this rate, in nanoseconds.
-pub(crate) fn time_ns(bytes: u64, bytes_per_s: u64) -> u128 {
-    u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_s)
-}
-
 /// A mechanism between main memory and a device. Where it pays, it locks the pages of main memory, or stages
 /// copies of unlocked memory.
 #[derive(Debug)]
@@ -71,12 +68,7 @@ pub(crate) struct PageLocking<M> {
     pub(crate) locker: Arc<dyn PageLocker>,
     pub(crate) budget: Arc<PageLockBudget>,
     pub(crate) staging: Staging,
-    /// Returns the cost of a transfer without a page lock, from its bytes and the number of copying threads.
-    /// `pays` defines the unit.
-    pub(crate) lost: fn(u64, usize) -> u64,
-    /// Returns whether to lock a block's pages now, from its size and the sum of `lost` over its transfers,
-    /// this one included.
-    pub(crate) pays: fn(u64, u64) -> bool,
+    pub(crate) rates: Rates,
 }
 
 impl<M: CrossArena> CrossArena for PageLocking<M> {
@@ -92,14 +84,12 @@ impl<M: CrossArena> CrossArena for PageLocking<M> {
         let mut is_locked = false;
         for end in [job.from(), job.to()] {
             if let Some((locks, memory)) = main_mem::page_locks(end.block) {
-                let (locker, sizes) =
-                    (&self.locker, ((self.lost)(job.len(), self.staging.copiers), memory.len()));
-                let holder = (locker.holder(), &self.budget);
+                let lost_ns = self.rates.lost_ns(job.len(), self.staging.copiers);
                 is_locked |= locks.transfer(
-                    holder,
-                    sizes,
-                    |lost| (self.pays)(memory.len(), lost),
-                    || locker.lock(memory),
+                    (self.locker.holder(), &self.budget),
+                    (lost_ns, memory.len()),
+                    |lost_ns| self.rates.locking_pays(memory.len(), lost_ns),
+                    || self.locker.lock(memory),
                 );
             }
         }

@@ -22,7 +22,7 @@ pub(crate) fn relay(builder: &mut PlatformBuilder, ends: [&RelayEnd; 2], pool: &
         let relayed = Relayed {
             speeds: [from, to].map(|end| end.speed),
             lockers: [from, to].map(|end| end.locker.clone()),
-            staging: Staging::new(pool, 1, |_, _| true),
+            staging: Staging::new(pool, 1, None),
         };
         let (source_via, target_via) = (builder.native(from.arena), builder.native(to.arena));
         let allocation = Allocation::Internal;
@@ -99,7 +99,7 @@ mod tests {
         };
         let locker = || -> Arc<dyn PageLocker> { Arc::new(Unwilling(next_holder())) };
         let cost = |speeds, query: &CopyQuery| {
-            let staging = Staging::new(&pool, 1, |_, _| true);
+            let staging = Staging::new(&pool, 1, None);
             Relayed { speeds, lockers: [locker(), locker()], staging }
                 .can_copy(query)
                 .unwrap()

@@ -14,8 +14,8 @@
 //!    error.
 //! 3. A piece is reused only after its transfer has ended and returned it.
 
-use super::PageLocker;
 use super::scratch::{Scratch, ScratchPool};
+use super::{PageLocker, Rates};
 use crate::kit::Worker;
 use crate::main_mem;
 use dml_core::internal::guard;
@@ -230,15 +230,15 @@ pub(crate) struct Staging {
     pub(crate) pool: Arc<ScratchPool>,
     /// The number of threads that copy for one transfer.
     pub(crate) copiers: usize,
-    /// Returns whether to stage a copy, from its bytes and the number of copying threads.
-    pub(crate) pays: fn(u64, usize) -> bool,
+    /// Determines whether to stage a copy; `None` if there is no choice.
+    rates: Option<Rates>,
     /// The workers for copies to the device and from it.
     workers: [OnceLock<Option<Worker>>; 2],
 }
 
 impl Staging {
-    pub(crate) fn new(pool: &Arc<ScratchPool>, copiers: usize, pays: fn(u64, usize) -> bool) -> Self {
-        Self { pool: pool.clone(), copiers, pays, workers: Default::default() }
+    pub(crate) fn new(pool: &Arc<ScratchPool>, copiers: usize, rates: Option<Rates>) -> Self {
+        Self { pool: pool.clone(), copiers, rates, workers: Default::default() }
     }
 
     /// Takes the pieces for a copy between host memory and a device; `None` if staging does not pay.
@@ -248,11 +248,12 @@ impl Staging {
             (false, true) => Way::FromDevice,
             _ => return None,
         };
-        if !(self.pays)(job.len(), self.copiers) {
+        let pays = |copiers| self.rates.is_none_or(|rates| rates.staging_pays(job.len(), copiers));
+        if !pays(self.copiers) {
             return None;
         }
         let pieces = self.pool.take(way.pieces() * self.copiers, &[locker]);
-        (self.pays)(job.len(), pieces.len() / way.pieces()).then_some(Taken { way, pieces })
+        pays(pieces.len() / way.pieces()).then_some(Taken { way, pieces })
     }
 
     /// Takes the pieces for a copy between two devices; `None` if fewer than two are available.

@@ -1,6 +1,6 @@
 //! Adds the processor and its memory, which every machine has.
 
-use super::MainMem;
+use super::arena::MainMem;
 use crate::options::{DiscoverError, DiscoverOptions};
 use dml_core::internal::sync::Arc;
 use dml_core::{ArenaId, DeviceDesc, DeviceKind, PlatformBuilder};

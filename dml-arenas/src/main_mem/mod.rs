@@ -16,22 +16,20 @@
 //!
 //! Main memory adds no links: there is only one main memory, and the other backends add links to it.
 
-mod arena;
+pub(crate) mod arena;
 mod block;
 pub(crate) mod discover;
 #[cfg(any(feature = "cuda", feature = "opencl", all(feature = "offload", target_os = "linux")))]
-mod host_arena;
+pub(crate) mod host_arena;
 mod memory;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 mod page_locks;
 
-pub use arena::MainMem;
 #[cfg(any(feature = "cuda", feature = "opencl", all(feature = "offload", target_os = "linux")))]
 pub(crate) use block::Keeps;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 pub(crate) use block::page_locks;
 #[cfg(any(feature = "cuda", feature = "opencl", all(feature = "offload", target_os = "linux")))]
-pub use host_arena::HostArena;
 #[cfg(any(feature = "cuda", feature = "opencl", all(feature = "offload", target_os = "linux")))]
 pub(crate) use host_arena::HostStore;
 #[cfg(feature = "opencl")]

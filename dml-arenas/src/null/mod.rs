@@ -16,9 +16,8 @@
 //! [`Concurrency::BimapRead`](dml_core::Concurrency::BimapRead) the first change shares, and a second one
 //! excludes.
 
-mod arena;
+pub(crate) mod arena;
 mod block;
 mod books;
 
-pub use arena::Null;
 pub use books::Call;

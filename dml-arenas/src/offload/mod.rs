@@ -25,7 +25,7 @@
 //! 6. In a fork of the owner the device is lost. Nothing in the fork, destructors included, reaches the
 //!    worker, its memory or its channels. A fork may start its own workers.
 
-mod arena;
+pub(crate) mod arena;
 mod block;
 mod cross;
 mod device;
@@ -43,9 +43,7 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
-pub use arena::OffloadArena;
 pub use device::{OffloadDevice, TIME_LIMIT, WorkerOptions};
-pub use dml_core::Scalar;
 pub use error::{Loss, OffloadError};
 pub use function::{Argument, Function};
 pub use pipeline::Pipeline;

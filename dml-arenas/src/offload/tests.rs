@@ -1,5 +1,6 @@
 //! Tests of the owner's side against a scripted worker, which mostly misbehaves.
 
+use super::arena::OffloadArena;
 use super::message::{Command, LIMIT_BYTES, Outcome, Reply};
 use super::transfer::{Place, Transfer};
 use super::*;
@@ -540,7 +541,7 @@ fn many_runs_are_sent_ahead_and_answered_in_order() {
     });
     let function = device.function("any").unwrap();
     let pipeline = device.pipeline();
-    let big: Vec<_> = (0..5_000).map(|_| Argument::Scalar(Scalar::U64(u64::MAX))).collect();
+    let big: Vec<_> = (0..5_000).map(|_| Argument::Scalar(dml_core::Scalar::U64(u64::MAX))).collect();
     let mut signals = Vec::new();
     for run in 0..300 {
         let arguments = if run % 7 == 0 { &big[..] } else { &big[..3] };

@@ -14,7 +14,7 @@
 //! so the mechanisms themselves refuse to copy in a fork.
 
 use super::device::Sort;
-use super::page_lock::{MAX_COPIERS, pays, staging_pays};
+use super::page_lock::{MAX_COPIERS, RATES};
 use super::session::Session;
 use crate::kit::{join_both_ways, join_staged, join_via};
 use crate::locked::{self, Here, PageLocking, RelayEnd, ScratchPool, Staging, copiers};
@@ -71,17 +71,23 @@ pub(super) struct Side<'a> {
     pub(super) locking: Option<Locking<'a>>,
 }
 
-/// Links an OpenCL arena with main memory in both directions, by the selected mechanisms.
-pub(super) fn join(builder: &mut PlatformBuilder, main: ArenaId, side: &Side<'_>, mechanisms: Mechanisms) {
+/// Links an OpenCL arena with main memory in both directions, by the selected mechanisms. The rate of the
+/// link may have been measured before.
+pub(super) fn join(
+    builder: &mut PlatformBuilder,
+    main: ArenaId,
+    side: &Side<'_>,
+    (mechanisms, measured_bytes_per_s): (Mechanisms, Option<u64>),
+) {
     let (device, speeds) = (side.arena, Speeds::of(side.sort));
     if mechanisms != Mechanisms::Mapped {
         let mechanism = HostStaged::new(speeds.staged);
         match side.locking {
             Some((budget, pool)) => {
                 let (locker, budget) = (side.session.clone(), budget.clone());
-                let staging = Staging::new(pool, copiers(MAX_COPIERS), staging_pays);
-                let locking =
-                    PageLocking { mechanism, locker, budget, staging, lost: |bytes, _| bytes, pays };
+                let rates = RATES.on_link(measured_bytes_per_s);
+                let staging = Staging::new(pool, copiers(MAX_COPIERS), Some(rates));
+                let locking = PageLocking { mechanism, locker, budget, staging, rates };
                 join_both_ways(builder, main, device, Here::new(locking));
             }
             None => join_both_ways(builder, main, device, Here::new(mechanism)),

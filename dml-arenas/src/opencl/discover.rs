@@ -191,7 +191,8 @@ fn add_device(
     let arena = builder.add_arena(Arc::new(if is_fine_grained { arena.fine_grained() } else { arena }));
     let side = Side { arena, sort: found.sort, session, locking };
     let mechanisms = if is_fine_grained { Mechanisms::Staged } else { options.mechanisms };
-    cross::join(builder, main, &side, mechanisms);
+    let measured = options.measured_bytes_per_s(builder, [main, arena]);
+    cross::join(builder, main, &side, (mechanisms, measured));
     let sharing = match shared(builder, name, options) {
         Some(shared) => Sharing::Preferred(shared),
         None if options.sharing.is_bound(name) => Sharing::Preferred(main),

@@ -33,7 +33,7 @@
 //!    shared virtual memory (`svm.rs`), which it uses concurrently with the host.
 //! 9. Kernel source is trusted like the program itself: a kernel may write wherever its device allows.
 
-mod arena;
+pub(crate) mod arena;
 mod block;
 mod completion;
 mod cross;
@@ -52,5 +52,4 @@ mod svm;
 #[cfg(test)]
 mod testing;
 
-pub use arena::OpenClArena;
 pub use kernel::OpenClKernel;

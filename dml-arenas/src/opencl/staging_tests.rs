@@ -3,14 +3,15 @@
 use super::arena::OpenClArena;
 use super::cross::{Side, relay};
 use super::device::Sort;
-use super::page_lock::pays;
+use super::page_lock::RATES;
 use super::session::Session;
 use super::testing::{PIECE, pool, session};
-use crate::faulty::{CallKind, Fault, Faulty, Script};
+use crate::faulty::{CallKind, Fault};
 use crate::kit::{join_both_ways, join_staged};
 use crate::locked::{Here, PageLocker, PageLocking, Scratch, ScratchPool, Staging, whole};
 use crate::main_mem::{self, PageLockBudget};
 use crate::options::DiscoverOptions;
+use crate::{Faulty, Script};
 use dml_core::internal::sync::Arc;
 use dml_core::{
     AcquireError, ArenaId, Buffer, DeviceDesc, DeviceId, DeviceKind, Fence, HostStaged, LinkId, LinkSpeed,
@@ -43,9 +44,8 @@ impl Rig {
             mechanism: HostStaged::new(LinkSpeed::default()),
             locker: session.clone(),
             budget: budget.clone(),
-            staging: Staging::new(&pool, COPIERS, |_, copiers| copiers > 0),
-            lost: |bytes, _| bytes,
-            pays,
+            staging: Staging::new(&pool, COPIERS, None),
+            rates: RATES,
         };
         join_both_ways(&mut builder, main, arena, Here::new(mechanism));
         Some(Self { platform: builder.build().unwrap(), device, session, budget, pool })

@@ -13,7 +13,8 @@
 
 use super::error::alloc_error;
 use super::session::{Reservation, Session};
-use crate::main_mem::{HostArena, HostStore, Keeps, MAX_BYTES, Memory as Ordinary, host_span};
+use crate::HostArena;
+use crate::main_mem::{HostStore, Keeps, MAX_BYTES, Memory as Ordinary, host_span};
 use dml_core::internal::sync::Arc;
 use dml_core::{AllocError, DeviceId, HostSpan};
 use opencl3::error_codes::{CL_DEVICE_NOT_AVAILABLE, CL_MEM_OBJECT_ALLOCATION_FAILURE};

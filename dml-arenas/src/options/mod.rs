@@ -14,6 +14,8 @@ use crate::kit::Backend;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 use crate::machine_memory::total_bytes;
 use dml_core::internal::sync::Arc;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+use dml_core::{ArenaId, PlatformBuilder};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The devices to look for, and how much of each to use.
@@ -163,6 +165,23 @@ impl DiscoverOptions {
     #[must_use]
     pub fn wants(&self, device: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only.contains(device))
+    }
+
+    /// Returns the rate at which bytes were measured to move by the framework's calls between two arenas, if
+    /// the figures by which links are priced have it.
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    pub(crate) fn measured_bytes_per_s(
+        &self,
+        builder: &PlatformBuilder,
+        [from, to]: [ArenaId; 2],
+    ) -> Option<u64> {
+        #[cfg(feature = "calibration")]
+        return self.calibration.bytes_per_s(builder, [from, to]);
+        #[cfg(not(feature = "calibration"))]
+        {
+            let _ = (builder, from, to);
+            None
+        }
     }
 
     /// Returns the devices that the options name, which must not be left out.

@@ -1,8 +1,9 @@
 //! The arena of shared memory.
 
 use super::memory::SharedMemory;
+use crate::HostArena;
 use crate::kit::PAGE_BYTES;
-use crate::main_mem::{HostArena, HostStore, Keeps, host_span};
+use crate::main_mem::{HostStore, Keeps, host_span};
 use dml_core::internal::sync::Arc;
 use dml_core::{AllocError, DeviceId, HostSpan};
 

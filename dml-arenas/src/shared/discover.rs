@@ -3,7 +3,7 @@
 use super::arena::NAME;
 use super::cross;
 use super::memory::SharedMemory;
-use crate::main_mem::HostArena;
+use crate::HostArena;
 use crate::main_mem::discover::{CPU, default_memory};
 use crate::options::{DiscoverError, DiscoverOptions};
 use dml_core::internal::sync::Arc;

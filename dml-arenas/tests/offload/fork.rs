@@ -3,10 +3,10 @@
 use crate::forks::{Child, Fork, Gate, Leave, child, fork, leave};
 use crate::rig::{WORKER, is_there, kill, library, wait_until};
 use dml_arenas::MainMem;
+use dml_arenas::OffloadArena;
 use dml_arenas::kit::join_staged;
-use dml_arenas::offload::{
-    Argument, Function, OffloadArena, OffloadDevice, OffloadError, Scalar, Signal, WorkerOptions,
-};
+use dml_arenas::offload::{Argument, Function, OffloadDevice, OffloadError, Signal, WorkerOptions};
+use dml_core::Scalar;
 use dml_core::internal::sync::Arc;
 use dml_core::{
     AcquireError, Buffer, DeviceDesc, DeviceId, DeviceKind, Fence, InFlight, LinkSpeed, Platform, Span,

@@ -2,7 +2,9 @@
 
 use crate::common::{host, pattern, whole as all_of};
 use crate::rig::{Rig, u32s, whole};
-use dml_arenas::offload::{Argument, OffloadArena, OffloadError, Scalar, Signal};
+use dml_arenas::OffloadArena;
+use dml_arenas::offload::{Argument, OffloadError, Signal};
+use dml_core::Scalar;
 use dml_core::{Access, Arena, DeviceId, Span, TransferError};
 use std::path::Path;
 use std::process::Command;

@@ -2,7 +2,8 @@
 
 use crate::common::host;
 use crate::rig::{Rig, is_there, kill, wait_until};
-use dml_arenas::offload::{Argument, Function, Loss, OffloadError, Scalar, Signal};
+use dml_arenas::offload::{Argument, Function, Loss, OffloadError, Signal};
+use dml_core::Scalar;
 use dml_core::{AllocError, Arena, BlockRef, Fill, Span, TransferError};
 use std::time::Duration;
 

@@ -2,7 +2,8 @@
 
 use crate::common::pattern;
 use crate::rig::{Rig, WORKER, is_there, kill, wait_until};
-use dml_arenas::offload::{Loss, OffloadArena, OffloadDevice, OffloadError, Signal, WorkerOptions};
+use dml_arenas::OffloadArena;
+use dml_arenas::offload::{Loss, OffloadDevice, OffloadError, Signal, WorkerOptions};
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions, Workers};
 use dml_core::{Platform, Span};
 use std::process::{Command, Stdio};

@@ -2,9 +2,9 @@
 
 use crate::common::{host, whole as all_of};
 use dml_arenas::MainMem;
-use dml_arenas::offload::{
-    Argument, Function, OffloadArena, OffloadDevice, OffloadError, Pipeline, Scalar, Signal, WorkerOptions,
-};
+use dml_arenas::OffloadArena;
+use dml_arenas::offload::{Argument, Function, OffloadDevice, OffloadError, Pipeline, Signal, WorkerOptions};
+use dml_core::Scalar;
 use dml_core::internal::sync::Arc;
 use dml_core::{
     Arena, BlockRef, CopyIn, CopyOut, DeviceId, Fence, HostMemory, HostSource, HostTarget, Span,

@@ -2,10 +2,12 @@
 
 use crate::forks::{Fork, Leave, child, fork, leave};
 use crate::rig::{WORKER, is_there, kill, library};
+use dml_arenas::OffloadArena;
 use dml_arenas::kit::Backend;
-use dml_arenas::offload::{Argument, Function, OffloadArena, Scalar};
+use dml_arenas::offload::{Argument, Function};
 use dml_arenas::shared::SharedMemory;
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions, HostArena, Sharing, Workers};
+use dml_core::Scalar;
 use dml_core::internal::sync::Arc;
 use dml_core::{
     AcquireError, AllocError, ArenaId, Buffer, DeviceId, InFlight, Platform, PlatformBuilder, Span,

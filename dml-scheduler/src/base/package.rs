@@ -26,7 +26,7 @@ impl fmt::Display for UnitId {
 
 /// A contiguous, nonempty portion of the work, handed to one unit.
 ///
-/// Only a [`Splitter`](crate::Splitter) creates packages. A package's items belong to its unit until the
+/// Only a [`Splitter`](crate::policy::Splitter) creates packages. A package's items belong to its unit until the
 /// package is completed or given back.
 ///
 /// # Shape and units

@@ -42,7 +42,7 @@ const MOST_SLOWDOWN: f64 = 4.0;
 ///
 /// Its keys are the kernel's name, and the device's name and number of units. So kernels with different times
 /// need different names. For each device it has curves of measured times: of packages by their items, and of
-/// data movement by its bytes. [`PolicySpec::Calibrated`](crate::PolicySpec) adds to it, and uses it to
+/// data movement by its bytes. [`PolicySpec::Calibrated`](crate::policy::PolicySpec) adds to it, and uses it to
 /// select the devices of a run.
 ///
 /// ```no_run

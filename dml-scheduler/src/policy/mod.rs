@@ -80,7 +80,7 @@ use thiserror::Error;
 /// answer, and hands out all work in any case.
 ///
 /// ```
-/// use dml_scheduler::{Assignment, Policy, Splitter, UnitId};
+/// use dml_scheduler::{ UnitId, policy::{Assignment, Policy, Splitter}};
 ///
 /// /// Gives each unit half of the remaining items.
 /// #[derive(Debug)]
@@ -95,7 +95,7 @@ use thiserror::Error;
 /// let mut splitter = Splitter::new(Box::new(Halves), 2, 1000, 64)?;
 /// let Assignment::Package(package) = splitter.assign(UnitId(1)) else { unreachable!() };
 /// assert_eq!(package.range(), 0..512); // 500, rounded up to a multiple of 64
-/// # Ok::<(), dml_scheduler::PolicyError>(())
+/// # Ok::<(), dml_scheduler::policy::PolicyError>(())
 /// ```
 ///
 /// # What a policy owes

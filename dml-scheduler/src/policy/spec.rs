@@ -26,7 +26,7 @@ use thiserror::Error;
 /// but for [`Custom`](Self::Custom), whose name is printed.
 ///
 /// ```
-/// use dml_scheduler::PolicySpec;
+/// use dml_scheduler::policy::PolicySpec;
 ///
 /// assert_eq!("hguided:3:1024".parse(), Ok(PolicySpec::HGuided { k: 3.0, min: Some(1024) }));
 /// assert_eq!(PolicySpec::Dynamic { packages: 200 }.to_string(), "dynamic:200");
@@ -69,7 +69,7 @@ impl PolicySpec {
     /// by [`Recording::replay`](super::Recording::replay).
     ///
     /// ```
-    /// use dml_scheduler::{Policy, PolicySpec, UnitId};
+    /// use dml_scheduler::{ UnitId, policy::{Policy, PolicySpec}};
     ///
     /// /// Gives each unit a quarter of the remaining items.
     /// #[derive(Debug)]

@@ -5,7 +5,10 @@ use super::profile::Costs;
 use super::system::{Device, Link};
 use crate::random::Random;
 use dml_scheduler::metrics::balance;
-use dml_scheduler::{Assignment, Computed, Package, Splitter, UnitId};
+use dml_scheduler::{
+    Package, UnitId,
+    policy::{Assignment, Computed, Splitter},
+};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;

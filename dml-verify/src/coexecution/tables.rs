@@ -4,7 +4,10 @@
 use super::{Outcome, Profile, Scenario, System};
 use dml_core::{DeviceDesc, DeviceKind};
 use dml_scheduler::simulated::{Device as Offer, Planned};
-use dml_scheduler::{Calibrated, Knowledge, Policy, PolicySpec, Prior, Splitter};
+use dml_scheduler::{
+    Knowledge,
+    policy::{Calibrated, Policy, PolicySpec, Prior, Splitter},
+};
 use std::fmt;
 use std::time::Duration;
 

@@ -3,7 +3,10 @@
 use super::tables::{Column, Duel, Duels, Known, Learned, balance, duels, held_back, pairs};
 use super::*;
 use dml_scheduler::policy::{Recorded, replay};
-use dml_scheduler::{Calibrated, PolicySpec, Prior, Splitter, UnitId};
+use dml_scheduler::{
+    UnitId,
+    policy::{Calibrated, PolicySpec, Prior, Splitter},
+};
 use std::slice::from_ref;
 use std::time::Duration;
 

@@ -6,8 +6,9 @@
 
 use super::rig::{Layers, Place};
 use crate::mortal::{Mortal, mortal};
-use dml_arenas::faulty::{Around, CallKind, Faulty, FaultyCross, Script, Wrapped};
-use dml_arenas::null::Null;
+use dml_arenas::Null;
+use dml_arenas::faulty::{Around, CallKind, Wrapped};
+use dml_arenas::{Faulty, FaultyCross, Script};
 use dml_core::internal::sync::{Arc, Mutex};
 use dml_core::{Arena, ArenaDesc, ArenaId, CrossArena, LinkId, Platform};
 use std::fmt;

@@ -3,7 +3,7 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use dml::prelude::{DiscoverOptions, Workers};
-use dml::scheduler::PolicySpec;
+use dml::scheduler::policy::PolicySpec;
 use dml_workloads::prepare::Workload;
 use std::collections::BTreeSet;
 use std::path::PathBuf;

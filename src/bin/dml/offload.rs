@@ -30,7 +30,8 @@ mod with_workers {
     use super::{EMPTY, json};
     use crate::cli::OffloadOptions;
     use crate::failure::Failure;
-    use dml::arenas::offload::{OffloadArena, OffloadDevice, WorkerOptions};
+    use dml::arenas::OffloadArena;
+    use dml::arenas::offload::{OffloadDevice, WorkerOptions};
     use dml::core::{Arena, Fence, HostMemory, OwnBlock, Span, TransferError};
     use dml::prelude::*;
     use dml::scheduler::metrics;

@@ -1,9 +1,9 @@
 //! Measures links by a clock that only their copies advance, so every figure is exact.
 
 use super::*;
+use crate::Null;
 use crate::faulty::{Around, Piece, Wrapped};
 use crate::kit::join_staged;
-use crate::null::Null;
 use dml_core::{
     Arena, ArenaDesc, ArenaKind, Binding, Concurrency, CopyIn, CopyJob, CopyQuery, Cost, CrossArena,
     DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, HostStaged, LinkSpeed, TransferError,

@@ -1,5 +1,6 @@
 //! Tests of the order of events on the owner's side: ends, pages and wake-ups.
 
+use super::super::arena::OffloadArena;
 use super::*;
 use std::sync::mpsc;
 use std::task::{Wake, Waker};

@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::policy::{Begins, Explorer, First, Learned, Plan, PolicySpec, Prior, Recorded, Splitter};
-use crate::{Assignment, Computed, UnitId};
+use crate::{
+    UnitId,
+    policy::{Assignment, Computed},
+};
 use std::time::Duration;
 
 const WORK: u64 = 1_000_000;

@@ -15,7 +15,7 @@ use crate::{json, table};
 use dml::core::DeviceId;
 use dml::core::record::OPERATIONS;
 use dml::scheduler::metrics::Summary;
-use dml::scheduler::{Knowledge, PolicySpec};
+use dml::scheduler::{Knowledge, policy::PolicySpec};
 use dml_workloads::prepare::{Kind, Prepared, Workload};
 use std::collections::BTreeMap;
 
