@@ -6,13 +6,15 @@
 //!       ├─ checkers ───┤   loom, tsan, asan
 //!       ├─ explorers ──┤   model, simulate, topologies, policies, never-loses, soak, fuzz
 //!       ├─ mutants ────┤
-//!       ├─ gpu-check ──┘
+//!       ├─ gpu-check ──┤
+//!       ├─ api ────────┘
 //!       └─ tidy            the architecture invariants, checked on the source text
 //! ```
 //!
 //! This crate depends only on `std`, so a fresh checkout builds its commands in seconds. A command's summary
 //! lists the optional tools that are missing. A check that did not run is never reported as passed.
 
+mod api;
 mod checkers;
 mod explorers;
 mod gpu;
@@ -132,6 +134,12 @@ const TASKS: &[Task] = &[
         arguments: "",
         covers: "nothing here: builds the GPU tests and benchmarks into target/carry, with a script that runs them without a toolchain",
         run: gpu::check,
+    },
+    Task {
+        name: "api",
+        arguments: "[--write]",
+        covers: "the public interface of the crates against the snapshot in `api`, which --write replaces; needs cargo-public-api",
+        run: api::run,
     },
     Task { name: "help", arguments: "", covers: "this list", run: help },
 ];
