@@ -33,7 +33,7 @@ struct Part {
 const PARTS: &[Part] = &[
     Part {
         name: "core",
-        package: "dml-core",
+        package: "dml-coherence",
         own: &["--lib"],
         outer: &[
             "accounts",
@@ -163,7 +163,7 @@ impl Part {
         let name = |step: &str| format!("{}, {step}", self.name);
         let folder = emptied(self.output(root, "own")).map_err(broken)?;
         // Unoptimised code compiles faster. The root's tests keep their profile, because they measure times.
-        let unoptimised = ["", "package.dml-core.", "package.dml-verify."]
+        let unoptimised = ["", "package.dml-coherence.", "package.dml-verify."]
             .map(|package| format!("--config=profile.test.{package}opt-level=0"));
         let tests: Vec<&str> =
             self.own.iter().copied().chain(unoptimised.iter().map(String::as_str)).collect();

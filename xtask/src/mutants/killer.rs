@@ -20,7 +20,7 @@ pub(super) struct Killer {
 
 /// Short names of crates in the table, with the crates' names.
 const CRATES: &[(&str, &str)] = &[
-    ("unit", "dml-core"),
+    ("unit", "dml-coherence"),
     ("arenas", "dml-arenas"),
     ("energy", "dml-energy"),
     ("scheduler", "dml-scheduler"),
