@@ -2,6 +2,7 @@
 
 use crate::cli::DevicesOptions;
 use crate::failure::{self, Failure};
+use crate::progress::Progress;
 use crate::speeds::{self, Cache};
 use crate::{json, machine, plan, table};
 use dml::arenas::calibrate::{self, Measured};
@@ -23,7 +24,9 @@ pub(crate) fn run(options: &DevicesOptions) -> Result<(), Failure> {
     let links = match cache.of_all(&platform).filter(|_| !options.measure) {
         Some(known) => known.iter().map(|(link, when)| described(&platform, link, Some(*when))).collect(),
         None => {
+            let progress = Progress::new(1).on("measures the links");
             let measured = calibrate::measure(&platform);
+            drop(progress);
             cache.store(&platform, &measured);
             measured.iter().map(|link| described(&platform, link, None)).collect()
         }

@@ -2,17 +2,21 @@
 
 use crate::failure::{self, Failure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
-use std::time::{Duration, Instant};
+use std::io::{IsTerminal, stderr};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
 
-/// Delay before the bar appears.
-const QUIET: Duration = Duration::from_secs(1);
+/// Delay before the bar appears, and interval at which its time is updated.
+const SECOND: Duration = Duration::from_secs(1);
 
-/// A progress bar that counts steps. It appears after a delay, and disappears when dropped.
+/// A progress bar that counts steps. It appears after a second, also during a step, and disappears when
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
-    begun: Instant,
-    shown: bool,
+    /// Ends the thread that shows the bar; `None` if standard error is not a terminal.
+    _shown: Option<SyncSender<()>>,
 }
 
 impl Progress {
@@ -23,16 +27,18 @@ impl Progress {
             .progress_chars("=> ");
         bar.set_style(style);
         let bar = bar.with_finish(ProgressFinish::AndClear);
-        Self { bar, begun: Instant::now(), shown: false }
+        let shown = stderr().is_terminal().then(|| show_later(bar.clone()));
+        Self { bar, _shown: shown }
+    }
+
+    /// Names the first step while it is under way.
+    pub(crate) fn on(self, message: &str) -> Self {
+        self.bar.set_message(message.to_owned());
+        self
     }
 
     /// Counts a step. `message` names what it was part of.
     pub(crate) fn step(&mut self, message: &str) {
-        if !self.shown && self.begun.elapsed() > QUIET {
-            // Draws nothing if standard error is not a terminal.
-            self.bar.set_draw_target(ProgressDrawTarget::stderr());
-            self.shown = true;
-        }
         self.bar.set_message(message.to_owned());
         self.bar.inc(1);
     }
@@ -52,6 +58,19 @@ impl Progress {
         let (made, announced) = (self.bar.position(), self.bar.length());
         debug_assert_eq!(Some(made), announced, "{made} steps were made, and {announced:?} announced");
     }
+}
+
+/// Shows the bar after a second, unless the returned end of a channel has been dropped.
+fn show_later(bar: ProgressBar) -> SyncSender<()> {
+    let (shown, ended) = sync_channel(0);
+    // Without a thread there is no bar.
+    let _ = thread::Builder::new().name("progress".to_owned()).spawn(move || {
+        if ended.recv_timeout(SECOND) == Err(RecvTimeoutError::Timeout) {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+            bar.enable_steady_tick(SECOND);
+        }
+    });
+    shown
 }
 
 #[cfg(all(test, debug_assertions))]
