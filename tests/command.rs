@@ -216,11 +216,11 @@ fn the_hand_written_program_runs_beside() {
             "tiny",
             "--runs",
             "1",
-            "--native",
+            "--by-hand",
             "--json",
         ];
         let result = ok(&folder, &arguments);
-        assert!(result["native_s"]["opencl:0"].as_f64().expect("a time") > 0.0, "{arguments:?}");
+        assert!(result["by_hand_s"]["opencl:0"].as_f64().expect("a time") > 0.0, "{arguments:?}");
     }
 }
 
@@ -271,7 +271,7 @@ fn the_json_has_every_documented_field() {
         "s_max",
         "efficiency",
         "balance",
-        "native_s",
+        "by_hand_s",
         "transfers",
         "link_prices",
         "operations",

@@ -118,7 +118,7 @@ fn a_gpu_that_is_not_there_is_named_with_what_is_missing() {
     let folder = folder("not_there");
     let missing = missing(&folder);
     for arguments in [
-        &["bench", "saxpy", "--native", "--devices", "cuda:99"][..],
+        &["bench", "saxpy", "--by-hand", "--devices", "cuda:99"][..],
         &["bench", "saxpy", "--pinned", "1M", "--devices", "cpu,cuda:99"],
         &["reproduce", "single", "--devices", "cuda:99"],
     ] {
@@ -186,10 +186,10 @@ fn a_gpu_uses_page_locked_memory_in_place() {
 fn the_hand_written_program_runs_beside_in_either_memory() {
     let Some(folder) = has_gpu("native") else { return };
     for workload in Workload::ALL.map(Workload::name) {
-        let bench = ["bench", workload, "--devices", "cuda:0", "--size", "tiny", "--runs", "1", "--native"];
+        let bench = ["bench", workload, "--devices", "cuda:0", "--size", "tiny", "--runs", "1", "--by-hand"];
         for (pinned, bytes) in [(&[][..], Value::Null), (&["--pinned", "256M"], (256_u64 << 20).into())] {
             let (result, _) = json(&folder, &[&bench[..], pinned].concat());
-            assert!(result["native_s"]["cuda:0"].as_f64().is_some_and(|seconds| seconds > 0.0), "{result}");
+            assert!(result["by_hand_s"]["cuda:0"].as_f64().is_some_and(|seconds| seconds > 0.0), "{result}");
             assert_eq!(result["pinned_bytes"], bytes, "{result}");
         }
     }

@@ -56,8 +56,8 @@ check() {
     done
     # Compared with the hand-written versions, both with ordinary memory and both with page-locked memory.
     for workload in $workloads; do
-        step "$workload-by-hand" ./dml bench "$workload" --devices cuda:0 --native --runs 9
-        step "$workload-by-hand-pinned" ./dml bench "$workload" --devices cuda:0 --native --runs 9 --pinned 16G
+        step "$workload-by-hand" ./dml bench "$workload" --devices cuda:0 --by-hand --runs 9
+        step "$workload-by-hand-pinned" ./dml bench "$workload" --devices cuda:0 --by-hand --runs 9 --pinned 16G
     done
     # Kernels that access page-locked memory in place.
     for workload in $workloads; do

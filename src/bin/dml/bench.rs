@@ -8,6 +8,7 @@
 
 mod text;
 
+use crate::by_hand::ByHand;
 use crate::cli::{
     AllOptions, BenchCommand, BenchFiles, BenchOptions, BenchTable, MachineOptions, NO_FILES, PerDevice,
     SizeSpec,
@@ -19,7 +20,6 @@ use crate::json;
 use crate::knowledge;
 use crate::last::Last;
 use crate::machine::{Machine, pinned_bytes};
-use crate::native::Native;
 use crate::never_loses;
 use crate::offload;
 use crate::output::Unwritten;
@@ -263,7 +263,7 @@ pub(crate) struct Alone {
     /// Median time of each device, in seconds, in the order of the devices.
     pub(crate) seconds: Vec<f64>,
     /// Median time of the hand-written program, in seconds, by device name.
-    native_s: BTreeMap<String, f64>,
+    by_hand_s: BTreeMap<String, f64>,
     /// Energy of a run on each device, in the order of the devices.
     energy: Vec<PerRun>,
 }
@@ -285,7 +285,7 @@ struct Turn {
     what: String,
     coexecutor: Coexecutor,
     meter: Meter,
-    native: Option<Native>,
+    by_hand: Option<ByHand>,
     /// The counted runs.
     runs: Vec<Run>,
 }
@@ -380,22 +380,22 @@ impl<'a> Bench<'a> {
     /// Creates the configurations of each device alone, with hand-written programs if requested.
     fn turns(&self) -> Result<Vec<Turn>, Failure> {
         let turn = |&device: &DeviceId| {
-            let native = self.native(device)?;
+            let by_hand = self.by_hand(device)?;
             // The calibrated policy may split one device's work into packages to overlap transfers.
             let is_calibrated = self.options.policy == PolicySpec::Calibrated;
             let policy = if is_calibrated { PolicySpec::Calibrated } else { PolicySpec::Static };
-            Ok(self.turn(self.coexecutor(&[device], &[1.0], policy), Some((device, native))))
+            Ok(self.turn(self.coexecutor(&[device], &[1.0], policy), Some((device, by_hand))))
         };
         self.devices.iter().map(turn).collect()
     }
 
     /// Creates the configuration of a device alone, or of all together.
-    fn turn(&self, coexecutor: Coexecutor, alone: Option<(DeviceId, Option<Native>)>) -> Turn {
-        let (what, meter, native) = match alone {
-            Some((device, native)) => (self.name(device).to_owned(), self.meter(&[device]), native),
+    fn turn(&self, coexecutor: Coexecutor, alone: Option<(DeviceId, Option<ByHand>)>) -> Turn {
+        let (what, meter, by_hand) = match alone {
+            Some((device, by_hand)) => (self.name(device).to_owned(), self.meter(&[device]), by_hand),
             None => ("all devices together".to_owned(), self.meter(self.devices), None),
         };
-        Turn { what, coexecutor, meter, native, runs: Vec::new() }
+        Turn { what, coexecutor, meter, by_hand, runs: Vec::new() }
     }
 
     /// Runs each configuration once, and returns their times in seconds.
@@ -423,26 +423,26 @@ impl<'a> Bench<'a> {
                 turn.runs.push(run);
             }
             // Runs right after DML, so that both see the machine in the same condition.
-            turn.native.as_mut().map_or(Ok(()), |native| native.run(counts != Counts::No))?;
+            turn.by_hand.as_mut().map_or(Ok(()), |by_hand| by_hand.run(counts != Counts::No))?;
         }
         Ok(seconds)
     }
 
     /// Returns the counted runs of a configuration, with the energy of one run, and the hand-written program.
-    fn timed(&self, turn: Turn) -> Result<(Timed, Option<Native>), Failure> {
-        let Turn { coexecutor, meter, runs, native, .. } = turn;
+    fn timed(&self, turn: Turn) -> Result<(Timed, Option<ByHand>), Failure> {
+        let Turn { coexecutor, meter, runs, by_hand, .. } = turn;
         let metered = runs.iter().map(|run| run.energy.clone()).collect();
         let prepare = || self.prepared.reset().map_err(Failure::work);
         let energy = meter.per_run(metered, prepare, || self.work_of_all(&coexecutor))?;
-        Ok((Timed { runs, energy }, native))
+        Ok((Timed { runs, energy }, by_hand))
     }
 
     fn alone(&self, turns: Vec<Turn>) -> Result<Alone, Failure> {
-        let mut alone = Alone { seconds: Vec::new(), native_s: BTreeMap::new(), energy: Vec::new() };
+        let mut alone = Alone { seconds: Vec::new(), by_hand_s: BTreeMap::new(), energy: Vec::new() };
         for (turn, &device) in turns.into_iter().zip(self.devices) {
-            let (timed, native) = self.timed(turn)?;
-            if let Some(native) = native {
-                alone.native_s.insert(self.name(device).to_owned(), native.summary(self.prepared)?);
+            let (timed, by_hand) = self.timed(turn)?;
+            if let Some(by_hand) = by_hand {
+                alone.by_hand_s.insert(self.name(device).to_owned(), by_hand.summary(self.prepared)?);
             }
             alone.seconds.push(figures::median(timed.runs.iter().map(|run| run.seconds)));
             alone.energy.push(timed.energy);
@@ -607,7 +607,7 @@ impl<'a> Bench<'a> {
             s_max: figures.s_max,
             efficiency: figures.efficiency,
             balance: figures.balance,
-            native_s: alone.native_s,
+            by_hand_s: alone.by_hand_s,
             transfers: median.transfers.clone(),
             under_compute: json::UnderCompute {
                 transfer_s: overlap.transfer.as_secs_f64(),
@@ -656,14 +656,14 @@ impl<'a> Bench<'a> {
     }
 
     /// Returns the hand-written program for a device, if it is requested and exists.
-    fn native(&self, device: DeviceId) -> Result<Option<Native>, Failure> {
-        if !self.options.native {
+    fn by_hand(&self, device: DeviceId) -> Result<Option<ByHand>, Failure> {
+        if !self.options.by_hand {
             return Ok(None);
         }
         // Both sides transfer the same kind of memory.
         let is_pinned = self.name(device).starts_with("cuda:") && pinned_bytes(self.platform).is_some();
         let memory = if is_pinned { HostMemory::Suited } else { HostMemory::Ordinary };
-        Native::of(self.platform, device, memory, self.prepared)
+        ByHand::of(self.platform, device, memory, self.prepared)
     }
 
     fn name(&self, device: DeviceId) -> &str {

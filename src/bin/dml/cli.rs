@@ -241,7 +241,7 @@ pub(crate) struct BenchOptions {
 
     /// Also times the same kernel written by hand against the framework.
     #[arg(long)]
-    pub(crate) native: bool,
+    pub(crate) by_hand: bool,
 
     /// Folder of the processor's energy counters. Default: /sys/class/powercap.
     #[arg(long, value_name = "FOLDER")]
@@ -440,7 +440,7 @@ impl ReproduceOptions {
             powers: Vec::new(),
             size,
             runs: self.runs.unwrap_or(runs),
-            native: false,
+            by_hand: false,
             powercap: None,
             json: self.json,
         }

@@ -27,7 +27,7 @@ pub(crate) struct Bench {
     pub(crate) s_max: f64,
     pub(crate) efficiency: f64,
     pub(crate) balance: f64,
-    pub(crate) native_s: BTreeMap<String, f64>,
+    pub(crate) by_hand_s: BTreeMap<String, f64>,
     pub(crate) transfers: Vec<BenchTransfer>,
     pub(crate) under_compute: UnderCompute,
     pub(crate) link_prices: LinkPrices,

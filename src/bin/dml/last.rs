@@ -147,7 +147,7 @@ fn devices(machine: &Machine) -> Vec<String> {
 
 /// Returns the options that affect the times, as readable text.
 fn described(options: &BenchOptions, devices: &[String]) -> String {
-    let BenchOptions { machine, policy, powers, size, runs, native, .. } = options;
+    let BenchOptions { machine, policy, powers, size, runs, by_hand, .. } = options;
     let MachineOptions { memory, pinned, workers, .. } = machine;
     let power = |PerDevice { device, value }: &PerDevice<f64>| format!("{device}={value}");
     let powers = powers.iter().map(power).collect::<Vec<_>>().join(",");
@@ -157,7 +157,7 @@ fn described(options: &BenchOptions, devices: &[String]) -> String {
     // Without the option, the text equals that of versions without it, so that their suites are found.
     let pinned = pinned.pinned.map_or_else(String::new, |limit| format!(" pinned {limit}"));
     format!(
-        "size {size}; policy {policy}; memory {memory}{pinned}; runs {runs}; native {native}; powers {powers:?}; \
+        "size {size}; policy {policy}; memory {memory}{pinned}; runs {runs}; by_hand {by_hand}; powers {powers:?}; \
          pins {pins:?}; devices {devices}"
     )
 }
@@ -259,7 +259,7 @@ mod tests {
             of(&["--pinned", "1M"], &["cpu"]),
             of(&["--pinned", "2M"], &["cpu"]),
             of(&["--runs", "3"], &["cpu"]),
-            of(&["--native"], &["cpu"]),
+            of(&["--by-hand"], &["cpu"]),
             of(&["--powers", "cpu=2"], &["cpu"]),
             of(&["--powers", "cpu=3"], &["cpu"]),
             of(&["--pin", "offload:0=1"], &["cpu"]),

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod by_hand;
 mod cache;
 mod cli;
 mod devices;
@@ -13,7 +14,6 @@ mod json;
 mod knowledge;
 mod last;
 mod machine;
-mod native;
 mod never_loses;
 mod offload;
 mod output;

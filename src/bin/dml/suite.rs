@@ -173,7 +173,7 @@ pub(crate) mod tests {
             s_max,
             efficiency,
             balance,
-            native_s: [].into(),
+            by_hand_s: [].into(),
             transfers: Vec::new(),
             under_compute: json::UnderCompute { transfer_s: 0.0, under_compute_s: 0.0, part: None },
             link_prices: json::LinkPrices {

@@ -140,7 +140,7 @@ fn the_row_of_a_device_and_the_traffic_are_those_of_the_median_run() {
         let runs = vec![run(4.0, 1), run(1.0, 2), run(2.0, 3), run(8.0, 4), run(1.5, 5)];
         let timed = Timed { runs, energy: Err(unmetered.clone()) };
         let energy = vec![Err(unmetered.clone())];
-        let alone = Alone { seconds: vec![3.0], native_s: BTreeMap::new(), energy };
+        let alone = Alone { seconds: vec![3.0], by_hand_s: BTreeMap::new(), energy };
         let mut overlap = Overlap::default();
         (overlap.transfer, overlap.under_compute) = (Duration::from_secs(8), Duration::from_secs(2));
         let result = bench.result(alone, &[0.75], &Together { timed, overlap });
@@ -156,11 +156,11 @@ fn the_row_of_a_device_and_the_traffic_are_those_of_the_median_run() {
 
 #[test]
 fn the_hand_written_program_is_made_where_it_is_asked_for() {
-    with_bench(0, &["--native"], |bench, _| {
-        let cpu = bench.native(bench.devices[0]);
-        assert!(cpu.is_ok_and(|native| native.is_none()), "it has none");
+    with_bench(0, &["--by-hand"], |bench, _| {
+        let cpu = bench.by_hand(bench.devices[0]);
+        assert!(cpu.is_ok_and(|by_hand| by_hand.is_none()), "it has none");
         // Runs of the hand-written program are not counted as steps.
-        assert!(bench.measure().is_ok_and(|measured| measured.result.native_s.is_empty()));
+        assert!(bench.measure().is_ok_and(|measured| measured.result.by_hand_s.is_empty()));
     });
 }
 
@@ -169,7 +169,7 @@ fn the_last_power_of_a_device_replaces_the_measured_one() {
     let powers = |more: &[&str]| {
         with_two(more, |bench, _| {
             let energy = Vec::new();
-            bench.powers(&Alone { seconds: vec![4.0, 2.0], native_s: BTreeMap::new(), energy })
+            bench.powers(&Alone { seconds: vec![4.0, 2.0], by_hand_s: BTreeMap::new(), energy })
         })
     };
     assert_eq!(powers(&[]), [0.5, 1.0]);
@@ -468,7 +468,7 @@ fn the_text_shows_each_figure_under_its_name() {
         s_max: 1.6,
         efficiency: 0.75,
         balance: 0.875,
-        native_s: [("opencl:0".to_owned(), 51.5)].into(),
+        by_hand_s: [("opencl:0".to_owned(), 51.5)].into(),
         transfers: vec![transfer("ram", "gpu", 100, 3, 0.5), transfer("gpu", "ram", 200, 4, 0.25)],
         under_compute: json::UnderCompute { transfer_s: 8.0, under_compute_s: 3.0, part: Some(0.375) },
         link_prices: json::LinkPrices { measured: 0, guessed: 0, measured_unix_s: None, notes: Vec::new() },

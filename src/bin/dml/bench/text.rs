@@ -85,7 +85,7 @@ fn times(result: &json::Bench) -> Vec<String> {
             result.speedup, result.s_max, result.efficiency, result.balance
         ),
     ];
-    for (device, seconds) in &result.native_s {
+    for (device, seconds) in &result.by_hand_s {
         let alone = result.devices.iter().find(|row| row.name == *device).map_or(0.0, |row| row.alone_s);
         let (seconds, ratio) = (table::seconds(*seconds), alone / seconds);
         lines.push(format!("by hand     {seconds} on {device}: dml takes {ratio:.3} times as long"));

@@ -1,4 +1,4 @@
-//! `--native`: times the same kernel written by hand against the device's framework, in the same run as DML.
+//! `--by-hand`: times the same kernel written by hand against the device's framework, in the same run as DML.
 
 use crate::failure::Failure;
 use crate::figures;
@@ -7,12 +7,12 @@ use dml_workloads::by_hand::{HostMemory, Program};
 use dml_workloads::prepare::Prepared;
 
 /// A hand-written program and its times.
-pub(crate) struct Native {
+pub(crate) struct ByHand {
     program: Program,
     seconds: Vec<f64>,
 }
 
-impl Native {
+impl ByHand {
     /// Creates the program for a device of the platform, with as many units as the device has there. Returns
     /// `None` for a device without a hand-written form, and if there are no items.
     pub(crate) fn of(
