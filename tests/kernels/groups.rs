@@ -294,7 +294,7 @@ fn a_cuda_kernel_that_cannot_be_numbered_is_refused() {
     for source in [macros, register] {
         // SAFETY: it is not launched.
         let refused = unsafe { launch::cuda(&platform, source, "k", "") }.map(drop).unwrap_err().to_string();
-        assert!(refused.contains("kernel k for cuda:0 cannot be launched in parts"), "{refused}");
+        assert!(refused.contains("kernel \"k\" for cuda:0: it cannot be launched in parts"), "{refused}");
         // SAFETY: as above.
         unsafe { launch::cuda(&platform, source, "k", "-DDML_PACKAGE_GROUPS") }.expect("it is told so");
     }

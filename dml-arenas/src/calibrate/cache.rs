@@ -299,13 +299,16 @@ impl CalibrationSource {
         }
     }
 
-    /// Returns the measured rate of copies by the framework's calls between two arenas of a builder.
+    /// Returns the measured rate of copies by the framework's calls between two arenas of a builder: that of
+    /// the faster direction, because the slower one may have been staged.
     #[cfg(any(feature = "cuda", feature = "opencl"))]
     pub(crate) fn bytes_per_s(&self, builder: &PlatformBuilder, ends: [ArenaId; 2]) -> Option<u64> {
         let calibration = self.load().ok()??;
         let end = |arena: ArenaId| LinkEnd::of(builder.devices(), builder.descs().get(usize::from(arena.0))?);
-        let [from, to] = ends.map(end);
-        Some(calibration.figures(&from?, &to?, "staged")?.classes.speed().bytes_per_s)
+        let [one, other] = [end(ends[0])?, end(ends[1])?];
+        let measured =
+            [(&one, &other), (&other, &one)].map(|(from, to)| calibration.figures(from, to, "staged"));
+        measured.into_iter().flatten().map(|link| link.classes.speed().bytes_per_s).max()
     }
 
     /// Prices the links of a platform under construction. Returns why figures were ignored.
@@ -344,6 +347,45 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A copy to a device may have been staged, and one from it not.
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    #[test]
+    fn the_rate_of_a_link_is_that_of_the_faster_direction() {
+        use super::super::SizeClass;
+        use crate::{MainMem, Null};
+        use dml_core::{ArenaKind, DeviceId, DeviceKind, LinkSpeed};
+
+        let mut builder = Platform::builder();
+        builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
+        let main = builder.add_arena(Arc::new(MainMem::new(DeviceId(0))));
+        let arenas = [1, 2].map(|number| {
+            let device = builder.add_device(DeviceDesc::new(&format!("gpu:{number}"), DeviceKind::Gpu));
+            let desc = ArenaDesc::new(&format!("gpu:{number}"), ArenaKind("null"), device);
+            let arena = builder.add_arena(Arc::new(Null::backed(desc)));
+            crate::kit::join_staged(&mut builder, main, arena, LinkSpeed::default());
+            arena
+        });
+        let platform = builder.clone().build().unwrap();
+        let measured = platform
+            .links()
+            .iter()
+            .zip(0..)
+            .filter(|(link, _)| !link.from.eq(&arenas[1]) && link.to != arenas[1]);
+        let measured = measured.map(|(link, id)| {
+            let mebibyte_ns = if link.from == main { 100_000 } else { 20_000 };
+            let classes =
+                [(1, 10), (1 << 20, mebibyte_ns)].map(|(bytes, copy_ns)| SizeClass { bytes, copy_ns });
+            Measured::new(&platform, LinkId(id), Ok(LinkTable::new(classes.to_vec()).unwrap()))
+        });
+        let figures = Calibration::of(&platform, &measured.collect::<Vec<_>>());
+        let rate = |source: &CalibrationSource, arena| source.bytes_per_s(&builder, [main, arena]);
+        let source = CalibrationSource::Figures(figures);
+        let found = rate(&source, arenas[0]).expect("it was measured");
+        assert!((50_000_000_000..55_000_000_000).contains(&found), "{found}");
+        assert_eq!(rate(&source, arenas[1]), None, "it was not measured");
+        assert_eq!(rate(&CalibrationSource::Guesses, arenas[0]), None);
+    }
 
     #[test]
     fn a_file_is_read_up_to_the_largest_size() {
