@@ -85,6 +85,24 @@ pub trait CompiledKernel: fmt::Debug + Send + Sync + Sized + 'static {
 ///
 /// The kernel receives the whole storage of each buffer. Its work-items and groups are numbered within the
 /// whole run.
+///
+/// # Examples
+/// ```no_run
+/// # #[cfg(feature = "opencl")]
+/// # fn example(platform: &dml_core::Platform) -> Result<(), Box<dyn std::error::Error>> {
+/// # use dml_arenas::launch;
+/// # use dml_scheduler::{Coexecutor, Kernel};
+/// let source = "kernel void twice(global float* a, ulong end) {
+///     if (get_global_id(0) < end) a[get_global_id(0)] *= 2;
+/// }";
+/// // SAFETY: the kernel touches only the elements of its items, and nothing past the end.
+/// let opencl = unsafe { launch::opencl(platform, source, "twice", "") }?; // one for each OpenCL device
+/// let data = platform.buffer_from(vec![1.5_f32; 1000])?;
+/// let kernel = Kernel::new("twice", 64).read_write(&data).end().launchers(opencl)?;
+/// Coexecutor::new(platform).run(&kernel, data.len())?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct CompiledLauncher<K> {
     kernel: K,

@@ -18,6 +18,21 @@ const ALIGN_BYTES: u64 = 256;
 
 /// The memory of one NVIDIA GPU.
 ///
+/// # Examples
+/// ```no_run
+/// # use dml_arenas::CudaArena;
+/// # use dml_core::Platform;
+/// # fn example(platform: &Platform) -> Result<(), Box<dyn std::error::Error>> {
+/// let gpu = platform.device("cuda:0")?;
+/// let home = platform.home(gpu).ok_or("no arena")?;
+/// let arena = platform.arena(home).downcast_ref::<CudaArena>().ok_or("another arena")?;
+/// let (major, minor) = arena.capability();
+/// println!("compute capability {major}.{minor}, {} MiB", arena.capacity_bytes() >> 20);
+/// let stream = arena.stream(); // for launches of the application's own
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Source
 /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4: the CUDA arena, whose
 /// remote devices are the other GPUs that reach its memory. Here the other GPUs copy from it, and map none of

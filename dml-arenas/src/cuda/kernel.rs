@@ -297,6 +297,29 @@ impl CudaArena {
 }
 
 /// A kernel of one arena, ready to be launched.
+///
+/// # Examples
+/// ```no_run
+/// # use dml_arenas::CudaArena;
+/// # use dml_arenas::launch::{Grid, KernelArg};
+/// # use dml_core::{Buffer, DeviceId, Platform};
+/// # fn example(
+/// #     (platform, gpu, arena): (&Platform, DeviceId, &CudaArena),
+/// #     a: &Buffer<f32>,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// let source = r#"extern "C" __global__ void twice(float* a, unsigned long long n, DmlItems items) {
+///     if (items.x() < n) a[items.x()] *= 2;
+/// }"#;
+/// let kernel = arena.kernel(source, "twice", "")?;
+/// let grants = platform.acquire(gpu).read_write(a).wait()?;
+/// let block = grants.block(a)?.ok_or("no bytes")?;
+/// let args = [KernelArg::Block(block), KernelArg::Scalar(a.len().into())];
+/// // SAFETY: the kernel touches only the `n` elements, all of which are granted.
+/// let run = unsafe { kernel.launch(&args, Grid::line(0, a.len(), 64)) }?;
+/// grants.in_flight(run).wait()?.release()?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct CudaKernel {
     name: Box<str>,
     /// The name of its arena.

@@ -147,6 +147,24 @@ impl Drop for Managed {
 /// # Shape and units
 /// Compact and row-major: the last dimension is contiguous. The shape is in elements. An empty shape is one
 /// element.
+///
+/// # Examples
+/// ```
+/// # use dml_arenas::dlpack::{self, Tensor};
+/// # use dml_arenas::{Discover, DiscoverOptions};
+/// # use dml_core::Platform;
+/// # let options = DiscoverOptions::default().only(["cpu"]).offload(0);
+/// # let platform = Platform::builder().discover_with(&options)?.build()?;
+/// # let theirs = platform.buffer_from(vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0_f32])?;
+/// # let grants = platform.acquire(platform.device("cpu")?).read_write(&theirs).wait()?;
+/// # let managed = dlpack::export::<f32>(grants, &theirs, &[2, 3])?.into_versioned().as_ptr();
+/// // SAFETY: the framework gave up the tensor that it returned as `managed`.
+/// let tensor = unsafe { Tensor::from_versioned(managed) }?;
+/// assert_eq!(tensor.shape(), [2, 3]);
+/// let buffer = platform.buffer_from(tensor.into_foreign::<f32>()?)?; // copies nothing
+/// assert_eq!(buffer.read()?[5], 5.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Tensor {
     /// The first element.
     data: *mut u8,

@@ -19,6 +19,24 @@ enum Runs {
 }
 
 /// A launcher that runs a function on threads of this process.
+///
+/// # Examples
+/// ```
+/// # use dml_arenas::{Discover, DiscoverOptions, launch};
+/// # use dml_core::Platform;
+/// # use dml_scheduler::{Coexecutor, Kernel};
+/// # let options = DiscoverOptions::default().only(["cpu"]).offload(0);
+/// # let platform = Platform::builder().discover_with(&options)?.build()?;
+/// let data = platform.buffer_from(vec![1.5_f32; 1000])?;
+/// let host = launch::host(&platform, |call| {
+///     call.part(0)?.slice_mut::<f32>()?.iter_mut().for_each(|value| *value *= 2.0);
+///     Ok(())
+/// })?;
+/// let kernel = Kernel::new("twice", 64).read_write(&data).launchers(host)?;
+/// Coexecutor::new(&platform).run(&kernel, data.len())?;
+/// assert_eq!(data.read()?[999], 3.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct HostLauncher {
     runs: Runs,
 }

@@ -16,6 +16,24 @@ use dml_core::{
 ///
 /// # Panics
 /// Every method of its [`Arena`] implementation panics when the contract forbids the call.
+///
+/// # Examples
+/// ```
+/// # use dml_arenas::{Null, null::Call};
+/// # use dml_core::{ArenaDesc, ArenaKind, DeviceDesc, DeviceKind, Platform};
+/// # use std::sync::Arc;
+/// let mut builder = Platform::builder();
+/// let gpu = builder.add_device(DeviceDesc::new("gpu", DeviceKind::Gpu));
+/// let arena = Arc::new(Null::backed(ArenaDesc::new("gpu", ArenaKind("test"), gpu)));
+/// builder.add_arena(arena.clone());
+/// let platform = builder.build()?;
+/// let buffer = platform.raw_buffer(16).build()?;
+/// let mut grants = platform.acquire(gpu).write(&buffer).wait()?;
+/// arena.write(&mut grants, &buffer, &[7; 16])?; // as a kernel of the device would
+/// grants.release()?;
+/// assert_eq!(arena.calls(), [Call::Alloc { block: 0, len: 16 }, Call::Touch { block: 0, device: gpu }]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Null {
     desc: ArenaDesc,

@@ -27,6 +27,21 @@ const AT_ONCE_BYTES: u64 = 64 << 10;
 /// that is bound to shared memory ([`HostArena`](crate::HostArena)) lies there instead, and its bytes
 /// need no transfer.
 ///
+/// # Examples
+/// ```no_run
+/// # use dml_arenas::OffloadArena;
+/// # use dml_core::Platform;
+/// # fn example(platform: &Platform) -> Result<(), Box<dyn std::error::Error>> {
+/// let worker = platform.device("offload:0")?;
+/// let home = platform.home(worker).ok_or("no arena")?;
+/// let arena = platform.arena(home).downcast_ref::<OffloadArena>().ok_or("another arena")?;
+/// arena.device().load("libkernels.so")?;
+/// let prepare = arena.device().function("prepare")?;
+/// arena.call(&prepare, 0..1, &[])?.wait()?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Source
 /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.1, for the arena;
 /// "Algorithmic scheme for hybrid computing with CPU, Xeon-Phi/MIC and GPU devices on a single machine",

@@ -12,6 +12,25 @@ use std::fmt;
 use std::ops::Range;
 
 /// A function that a worker can run, looked up by name.
+///
+/// # Examples
+/// ```no_run
+/// # use dml_arenas::{OffloadArena, offload::Argument};
+/// # use dml_core::{Access, Buffer, DeviceId, Platform};
+/// # fn example(
+/// #     (platform, worker, arena): (&Platform, DeviceId, &OffloadArena),
+/// #     a: &Buffer<f32>,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// let scale = arena.device().function("scale")?;
+/// let grants = platform.acquire(worker).read_write(a).wait()?;
+/// let (block, span) = grants.granted(a, Access::ReadWrite)?;
+/// let data = Argument::Write(block.ok_or("no bytes")?, span);
+/// // SAFETY: the bytes are granted until the fence has ended.
+/// let run = unsafe { arena.launch(&scale, 0..a.len(), &[Argument::Scalar(2.5_f32.into()), data]) }?;
+/// grants.in_flight(run).wait()?.release()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Function {
     device: Arc<OffloadDevice>,

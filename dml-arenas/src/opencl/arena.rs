@@ -18,6 +18,20 @@ const KIND: ArenaKind = ArenaKind("opencl");
 
 /// The memory of one OpenCL device, or of a part of one.
 ///
+/// # Examples
+/// ```no_run
+/// # use dml_arenas::OpenClArena;
+/// # use dml_core::Platform;
+/// # fn example(platform: &Platform) -> Result<(), Box<dyn std::error::Error>> {
+/// let gpu = platform.device("opencl:0")?;
+/// let home = platform.home(gpu).ok_or("no arena")?;
+/// let arena = platform.arena(home).downcast_ref::<OpenClArena>().ok_or("another arena")?;
+/// println!("{} MiB", arena.capacity_bytes() >> 20);
+/// let (context, queue) = (arena.context(), arena.queue()); // for launches of the application's own
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Source
 /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 4: the OpenCL arena. It is
 /// exclusive because OpenCL leaves concurrent use of a buffer by host and device undefined.

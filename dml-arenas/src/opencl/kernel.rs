@@ -189,6 +189,29 @@ fn framework(call: &'static str, code: i32) -> BuildCause {
 }
 
 /// A kernel of one arena, ready to be launched.
+///
+/// # Examples
+/// ```no_run
+/// # use dml_arenas::OpenClArena;
+/// # use dml_arenas::launch::{Grid, KernelArg};
+/// # use dml_core::{Buffer, DeviceId, Platform};
+/// # fn example(
+/// #     (platform, gpu, arena): (&Platform, DeviceId, &OpenClArena),
+/// #     a: &Buffer<f32>,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// let source = "kernel void twice(global float* a, ulong n) {
+///     if (get_global_id(0) < n) a[get_global_id(0)] *= 2;
+/// }";
+/// let kernel = arena.kernel(source, "twice", "")?;
+/// let grants = platform.acquire(gpu).read_write(a).wait()?;
+/// let block = grants.block(a)?.ok_or("no bytes")?;
+/// let args = [KernelArg::Block(block), KernelArg::Scalar(a.len().into())];
+/// // SAFETY: the kernel touches only the `n` elements, all of which are granted.
+/// let run = unsafe { kernel.launch(&args, Grid::line(0, a.len(), 64)) }?;
+/// grants.in_flight(run).wait()?.release()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct OpenClKernel {
     name: Box<str>,

@@ -67,6 +67,22 @@ struct LinkCounter {
 }
 
 /// The counters of a platform. Counting is a relaxed addition and orders no other memory access.
+///
+/// # Examples
+/// ```
+/// # use dml_core::{AcquireError, Buffer, Platform};
+/// use dml_core::record::Operation;
+/// # fn example(platform: &Platform, buffer: &Buffer<f32>) -> Result<(), AcquireError> {
+/// let counters = platform.counters();
+/// counters.reset();
+/// let sum: f32 = buffer.read()?.iter().sum();
+/// for transfer in counters.transfers() {
+///     println!("{}: {} bytes in {:?}", transfer.link, transfer.bytes, transfer.duration);
+/// }
+/// println!("{} allocations", counters.operation(Operation::Alloc));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Counters {
     operations: [AtomicU64; OPERATIONS.len()],

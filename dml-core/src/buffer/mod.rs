@@ -38,6 +38,20 @@ pub(crate) struct Made {
 ///
 /// A buffer is cheap to clone: clones name the same buffer. Its storage is freed when the last clone, grant
 /// and copy are gone.
+///
+/// # Examples
+/// ```
+/// # use dml_core::{DeviceId, Platform};
+/// # fn example(platform: &Platform, cpu: DeviceId) -> Result<(), Box<dyn std::error::Error>> {
+/// let buffer = platform.raw_buffer(4096).build()?;
+/// let header = buffer.range(0..64);
+/// let mut grants = platform.acquire(cpu).write(&header).wait()?;
+/// grants.slice_mut::<u64>(&header)?.fill(7);
+/// grants.release()?;
+/// assert!(buffer.is_readable(0..64)? && !buffer.is_readable(64..4096)?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct RawBuffer(pub(crate) Arc<BufferInner>);
 

@@ -29,6 +29,21 @@ use std::fmt;
 ///   (A-6). (`hostile` `a_panic_of_any_call_is_the_failure_of_what_was_asked_alone`,
 ///   `any_call_may_call_back_into_core`, `two_mechanisms_that_panic_as_they_go_leave_the_process_alone`)
 ///
+/// # Examples
+/// ```
+/// use dml_core::{CopyJob, CopyQuery, Cost, CrossArena, Fence, LinkSpeed, TransferError};
+///
+/// /// Copies host memory to a device by the write call of the device's framework.
+/// #[derive(Debug)]
+/// struct Upload(LinkSpeed);
+///
+/// impl CrossArena for Upload {
+///     fn name(&self) -> &str { "upload" }
+///     fn can_copy(&self, query: &CopyQuery) -> Option<Cost> { Some(self.0.cost(query)) }
+///     fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> { job.write() }
+/// }
+/// ```
+///
 /// # Source
 /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.2.
 pub trait CrossArena: Send + Sync + fmt::Debug {

@@ -29,6 +29,17 @@ pub enum Concurrency {
 
 /// The fixed facts about an arena.
 ///
+/// # Examples
+/// ```
+/// use dml_core::{ArenaDesc, ArenaKind, Concurrency, DeviceId, DeviceSet};
+///
+/// let (cpu, gpu) = (DeviceId(0), DeviceId(1));
+/// // The memory of a GPU, which can be mapped for the host.
+/// let desc = ArenaDesc::new("gpu:0", ArenaKind("gpu"), gpu).with_remotes(DeviceSet::of(cpu));
+/// assert_eq!(desc.concurrency, Concurrency::Exclusive); // unless `with_concurrency` sets another one
+/// assert!(!desc.is_always_bimapped());
+/// ```
+///
 /// # Source
 /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.1.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -46,6 +46,18 @@ type Blocking = Box<dyn FnOnce() -> Result<u64, TransferError> + Send>;
 /// Work that an arena has started and that the engine waits for.
 ///
 /// Dropping a fence waits for the work too, so the memory under a transfer stays alive until its end.
+///
+/// # Examples
+/// ```
+/// use dml_core::{Fence, TransferError};
+/// use std::thread;
+///
+/// assert_eq!(Fence::done(64).wait(), Ok(64)); // of a copy that has ended
+///
+/// let copy = thread::spawn(|| 4096); // the number of bytes that it moves
+/// let fence = Fence::running(move || copy.join().map_err(|_| TransferError::DeviceLost));
+/// assert_eq!(fence.wait(), Ok(4096));
+/// ```
 #[must_use = "an unwaited fence hides whether the transfer worked"]
 pub struct Fence(Option<Pending>);
 

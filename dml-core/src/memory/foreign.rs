@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 /// owner.
 ///
 /// ```
-/// # use dml_core::{host::Foreign, *};
+/// # use dml_core::Foreign;
 /// # use std::ptr::NonNull;
 /// // Any owner works if it keeps its elements in place, such as a vector.
 /// let mut owner: Vec<u32> = (0..100).collect();

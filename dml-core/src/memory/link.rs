@@ -24,6 +24,23 @@ pub enum Allocation {
 }
 
 /// One directed way to bring data from one arena to another. It is pure data.
+///
+/// # Examples
+/// ```
+/// # use dml_core::{Allocation, ArenaId, HostStaged, Link, LinkSpeed, PlatformBuilder};
+/// # use std::sync::Arc;
+/// # fn example(builder: &mut PlatformBuilder, host: ArenaId, gpu: ArenaId) {
+/// let link = Link {
+///     from: host,
+///     to: gpu,
+///     source_via: builder.native(host),
+///     target_via: builder.native(gpu),
+///     allocation: Allocation::Internal,
+/// };
+/// let speed = LinkSpeed { latency_ns: 8_000, bytes_per_s: 25_000_000_000, ..LinkSpeed::default() };
+/// builder.add_link(link, Arc::new(HostStaged::new(speed)));
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Link {
     /// The arena that the data comes from.

@@ -17,7 +17,7 @@
 //!
 //! Code that drives an arena directly makes requests in unsafe code:
 //! ```
-//! # use dml_core::{*, state::MapState};
+//! # use dml_core::*;
 //! fn made(block: &BlockRef, from: HostSource, to: HostTarget, host: &mut Option<HostMemory>) {
 //!     // SAFETY: none needed, because this is never called.
 //!     unsafe {

@@ -21,6 +21,22 @@ use std::collections::BTreeSet;
 use std::mem::take;
 
 /// Collects devices, arenas and links. [`build`](Self::build) checks all of them.
+///
+/// # Examples
+/// ```
+/// # use dml_core::{Arena, ConfigError, DeviceDesc, DeviceId, DeviceKind, Platform};
+/// # use std::sync::Arc;
+/// # fn example(arena_of: impl Fn(DeviceId) -> Arc<dyn Arena>) -> Result<(), ConfigError> {
+/// let mut builder = Platform::builder();
+/// let cpu = builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu).with_units(8));
+/// let gpu = builder.add_device(DeviceDesc::new("gpu", DeviceKind::Gpu));
+/// builder.add_arena(arena_of(cpu)); // an `Arc<dyn Arena>` whose native device is `cpu`
+/// builder.add_arena(arena_of(gpu));
+/// let platform = builder.build()?; // links the two by copies through the host
+/// assert_eq!(platform.links().len(), 2);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct PlatformBuilder {
     devices: Vec<DeviceDesc>,

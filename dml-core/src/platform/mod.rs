@@ -49,6 +49,21 @@ pub(crate) struct PlatformInner {
 
 /// The memories and devices of one machine. A platform is immutable, cheap to clone, and shared by its
 /// buffers.
+///
+/// # Examples
+/// ```
+/// # fn example(platform: &dml_core::Platform) -> Result<(), Box<dyn std::error::Error>> {
+/// for device in platform.devices() {
+///     println!("{}: {} ({} units)", device.name, device.description, device.units);
+/// }
+/// let gpu = platform.device("cuda:0")?; // an error lists the names that exist
+/// let field = platform.buffer::<f32>(1_000_000).zeroed().build()?;
+/// let grants = platform.acquire(gpu).read_write(&field).wait()?; // brings the contents to the GPU
+/// let address = grants.native(&field)?; // for a launch of the application's own
+/// grants.release()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Platform(pub(crate) Arc<PlatformInner>);
 

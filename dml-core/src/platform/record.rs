@@ -102,6 +102,19 @@ impl Recorder {
 }
 
 /// A running recording of a platform. [`Recording::finish`] stops it and returns its events.
+///
+/// # Examples
+/// ```
+/// # use dml_core::{AcquireError, Buffer, Platform};
+/// # fn example(platform: &Platform, buffer: &Buffer<f32>) -> Result<(), AcquireError> {
+/// let recording = platform.record();
+/// let sum: f32 = buffer.read()?.iter().sum();
+/// for event in recording.finish() {
+///     println!("{:?} {}: {:?}", event.at, event.buffer, event.kind);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a recording ends when it is dropped"]
 pub struct Recording {

@@ -13,6 +13,22 @@ use std::task::{Context, Poll};
 /// As a future it completes at the kernel's end and returns the grants, to be released. Dropping it waits for
 /// the kernel, so that no other user is admitted earlier. The drop commits nothing: the bytes that the kernel
 /// was to write count as failed.
+///
+/// # Examples
+/// ```
+/// # use dml_core::{Buffer, DeviceId, Launch, Launcher, Platform};
+/// # fn example(
+/// #     (platform, device, values): (&Platform, DeviceId, &Buffer<f32>),
+/// #     (launcher, launch): (&dyn Launcher, &Launch<'_>),
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut grants = platform.acquire(device).read_write(values).wait()?;
+/// let kernel = launcher.launch(launch, &mut grants)?; // a fence
+/// let running = grants.in_flight(kernel);
+/// // This thread can prepare the next launch here.
+/// running.wait()?.release()?; // or running.await?.release()?
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping it waits for the kernel and commits nothing"]
 pub struct InFlight {

@@ -224,6 +224,19 @@ pub(crate) struct Item {
 /// A drop without [`release`](Self::release), [`clean`](Self::clean) or [`failed`](Self::failed) commits
 /// nothing, so an early return is safe. If storage was taken for writing, the drop counts as a failure, after
 /// launched work can no longer touch the storage. Otherwise the contents stay as they were.
+///
+/// # Examples
+/// ```
+/// # use dml_core::{Buffer, DeviceId, Platform};
+/// # use std::error::Error;
+/// # fn example(platform: &Platform, cpu: DeviceId, values: &Buffer<f32>) -> Result<(), Box<dyn Error>> {
+/// let mut grants = platform.acquire(cpu).read_write(values).wait()?;
+/// let part = grants.slice_mut::<f32>(&values.range(0..100))?; // an early return rolls back
+/// part.iter_mut().for_each(|value| *value *= 2.0);
+/// grants.release()?; // commits
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping it rolls back: nothing is committed without release()"]
 pub struct Grants {

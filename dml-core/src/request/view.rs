@@ -80,6 +80,21 @@ impl<'a> View<'a> {
 }
 
 /// The latest contents of a buffer, as a slice on the host.
+///
+/// # Examples
+/// ```
+/// # use dml_core::{AcquireError, Buffer};
+/// # fn example(buffer: &Buffer<f32>) -> Result<(), AcquireError> {
+/// let values = buffer.read()?; // waits for the latest contents
+/// let sum: f32 = values.iter().sum();
+/// drop(values); // ends access, so that this thread can change the buffer
+///
+/// let mut values = buffer.read_write()?; // a `WriteView`
+/// values[0] = sum;
+/// values.release()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct ReadView<T: Pod> {
     grants: Grants,

@@ -32,6 +32,19 @@ impl fmt::Display for UnitId {
 /// # Shape and units
 /// The range counts work-items from the start of the work. It starts at a multiple of the local work size,
 /// and ends at such a multiple or at the end of the work.
+///
+/// # Examples
+/// ```
+/// use dml_scheduler::UnitId;
+/// use dml_scheduler::policy::{Assignment, PolicySpec};
+///
+/// let mut splitter = PolicySpec::Static.splitter(&[1.0, 3.0], 1024, 64)?;
+/// let Assignment::Package(package) = splitter.assign(UnitId(1)) else { unreachable!("it is the first") };
+/// assert_eq!((package.range(), package.items()), (256..1024, 768));
+/// // ... compute the items ...
+/// splitter.complete(&package)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Package {
     range: Range<u64>,

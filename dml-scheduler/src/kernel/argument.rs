@@ -12,6 +12,19 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// One buffer of a kernel, with its access and footprint.
+///
+/// # Examples
+/// ```
+/// # use dml_core::{Access, Buffer};
+/// # use dml_scheduler::{Argument, Footprint, Kernel};
+/// # fn example(picture: &Buffer<u8>, weights: &Buffer<f32>, total: &Buffer<f32>) -> Kernel {
+/// // An item reads its row of 640 pixels, and three rows above and below.
+/// let rows = Argument::part(picture, Access::ReadOnly, Footprint::rows(640, 640, 3));
+/// let table = Argument::whole(weights);
+/// let sum = Argument::reduction(total, 0.0, |one, other| one + other);
+/// Kernel::new("weigh", 64).argument(rows).argument(table).argument(sum)
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Argument {
     buffer: RawBuffer,

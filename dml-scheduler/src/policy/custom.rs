@@ -28,6 +28,20 @@ type Make = dyn Fn(PolicyInput<'_>) -> Result<Box<dyn Policy>, Box<dyn Error + S
 ///
 /// Created by [`PolicySpec::custom`](super::PolicySpec::custom). It serialises as its name. A deserialised
 /// one has only the name, and cannot build a policy. Two with the same name are equal.
+///
+/// # Examples
+/// ```
+/// use dml_scheduler::policy::{Dynamic, PolicySpec};
+///
+/// // Eight packages for each unit.
+/// let eighths = PolicySpec::custom("eighths", |run| {
+///     let packages = 8 * run.powers.len() as u64;
+///     Ok(Box::new(Dynamic::new(packages, run.items, run.local_size)?))
+/// });
+/// assert_eq!(eighths.to_string(), "eighths");
+/// let splitter = eighths.splitter(&[1.0, 2.0], 1 << 20, 64)?; // or `Coexecutor::policy`
+/// # Ok::<(), dml_scheduler::policy::PolicyError>(())
+/// ```
 #[derive(Clone, Serialize, Deserialize)]
 pub struct CustomPolicy {
     name: String,

@@ -18,6 +18,21 @@ const VERSION: u32 = 2;
 /// decision that differs.
 ///
 /// A run keeps a recording if [`Coexecutor::record_decisions`](crate::Coexecutor::record_decisions) is set.
+///
+/// # Examples
+/// ```
+/// # use dml_scheduler::{Coexecutor, Kernel, policy::Recording};
+/// # fn example(coexecutor: Coexecutor, kernel: &Kernel) -> Result<(), Box<dyn std::error::Error>> {
+/// let report = coexecutor.record_decisions().run(kernel, 1_000_000)?;
+/// if let Some(recording) = report.decisions {
+///     std::fs::write("run.decisions", recording.to_string())?;
+/// }
+/// // Later, without devices:
+/// let recording: Recording = std::fs::read_to_string("run.decisions")?.parse()?;
+/// recording.replay()?; // names the first decision that differs
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recording {
     blueprint: Blueprint,

@@ -98,6 +98,21 @@ pub struct CalledUp {
 }
 
 /// A finished run.
+///
+/// # Examples
+/// ```
+/// # use dml_core::Platform;
+/// # use dml_scheduler::{Coexecutor, Kernel, RunError};
+/// # fn example(platform: &Platform, kernel: &Kernel) -> Result<(), RunError> {
+/// let report = Coexecutor::new(platform).run(kernel, 1_000_000)?;
+/// println!("{:?}, balance {:.2}", report.duration, report.balance());
+/// for device in &report.devices {
+///     let name = &platform.devices()[usize::from(device.device.0)].name;
+///     println!("{name}: {} items in {} packages", device.items, device.packages);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Report {

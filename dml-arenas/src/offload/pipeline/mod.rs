@@ -34,7 +34,8 @@ use std::ops::Range;
 ///
 /// # Examples
 /// ```no_run
-/// # use dml_arenas::offload::{Argument, OffloadArena, OffloadDevice, WorkerOptions};
+/// # use dml_arenas::OffloadArena;
+/// # use dml_arenas::offload::{Argument, OffloadDevice, WorkerOptions};
 /// # use dml_core::{Arena, DeviceId, HostMemory, Span};
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let device = OffloadDevice::start("offload:0", &WorkerOptions::new("dml-offload-worker"))?;

@@ -10,6 +10,20 @@ pub(super) type Native = Box<dyn Fn(&mut Call<'_>) -> Result<(), ComputeError> +
 /// Maps names to functions.
 ///
 /// Several pipelines may call one function at once, each with its own buffers.
+///
+/// # Examples
+/// ```
+/// use dml_arenas::launch::{Call, ComputeError};
+/// use dml_arenas::offload::Registry;
+///
+/// fn clear(call: &mut Call<'_>) -> Result<(), ComputeError> {
+///     call.part(0)?.slice_mut::<f32>()?.fill(0.0);
+///     Ok(())
+/// }
+///
+/// let registry = Registry::new().with("clear", clear).with("nothing", |_| Ok(())); // for `hook`
+/// assert_eq!(registry.names().collect::<Vec<_>>(), ["clear", "nothing"]);
+/// ```
 #[derive(Default)]
 pub struct Registry(BTreeMap<String, Native>);
 
