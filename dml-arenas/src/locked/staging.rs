@@ -248,7 +248,8 @@ impl Staging {
             (false, true) => Way::FromDevice,
             _ => return None,
         };
-        let pays = |copiers| self.rates.is_none_or(|rates| rates.staging_pays(job.len(), copiers));
+        let pays =
+            |copiers| copiers > 0 && self.rates.is_none_or(|rates| rates.staging_pays(job.len(), copiers));
         if !pays(self.copiers) {
             return None;
         }
