@@ -30,8 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     match platform.device("opencl:0") {
         Ok(device) => {
             let grants = platform.acquire(device).read_write(&rest).wait()?;
-            let arena = platform.arena(grants.arena(&rest)?).clone();
-            let arena = arena.downcast_ref::<OpenClArena>().ok_or("opencl:0 has an OpenCL arena")?;
+            let arena = platform.home_as::<OpenClArena>(device).ok_or("opencl:0 has an OpenCL arena")?;
             let kernel = arena.kernel(DOUBLE, "twice", "")?;
             let block = grants.block(&rest)?.ok_or("bytes were asked for")?;
             let launch = Grid::line(ITEMS / 2, ITEMS / 2, 64);

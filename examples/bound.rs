@@ -26,8 +26,7 @@ struct Cost {
 
 fn turns(platform: &Platform, device: &str, words: usize, turns: u32) -> Result<Cost, Box<dyn Error>> {
     let device = platform.device(device)?;
-    let home = platform.home(device).ok_or("every device has a memory")?;
-    let arena = platform.arena(home).downcast_ref::<OpenClArena>().ok_or("the device is not of OpenCL")?;
+    let arena = platform.home_as::<OpenClArena>(device).ok_or("the device is not of OpenCL")?;
     let kernel = arena.kernel(ADD, "add", "")?;
     let data = platform.buffer_from((0..words as u32).collect::<Vec<_>>())?;
     let mut times = Vec::new();

@@ -44,8 +44,7 @@ fn begin(
     add: u32,
 ) -> Result<InFlight, Box<dyn Error>> {
     let worker = platform.device(worker)?;
-    let home = platform.home(worker).ok_or("every device has a memory")?;
-    let arena = platform.arena(home).downcast_ref::<OffloadArena>().ok_or("the device is a worker")?;
+    let arena = platform.home_as::<OffloadArena>(worker).ok_or("the device is a worker")?;
     let part = data.range(words.clone());
     let grants = platform.acquire(worker).read_write(&part).wait()?;
     let bytes = Span::new(words.start * 4, words.end * 4);
@@ -59,8 +58,8 @@ fn begin(
 fn turns(platform: &Platform, words: u64, turns: u64) -> Result<Cost, Box<dyn Error>> {
     let mut functions = Vec::new();
     for worker in WORKERS {
-        let home = platform.home(platform.device(worker)?).ok_or("every device has a memory")?;
-        let arena = platform.arena(home).downcast_ref::<OffloadArena>().ok_or("the device is a worker")?;
+        let device = platform.device(worker)?;
+        let arena = platform.home_as::<OffloadArena>(device).ok_or("the device is a worker")?;
         functions.push((worker, arena.device().function("change")?));
     }
     let data = platform.buffer::<u32>(words).build()?;

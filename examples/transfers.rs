@@ -117,9 +117,7 @@ impl Rig {
     fn new(name: &str, words: u64, memory: Memory) -> Outcome<Self> {
         let platform = memory.platform(&[name])?;
         let (cpu, device) = (platform.device("cpu")?, platform.device(name)?);
-        let home = platform.home(device).ok_or("every device has a memory")?;
-        let arena =
-            platform.arena(home).downcast_ref::<OpenClArena>().ok_or("the device is not of OpenCL")?;
+        let arena = platform.home_as::<OpenClArena>(device).ok_or("the device is not of OpenCL")?;
         let fill = arena.kernel(SOURCE, "fill", "")?;
         let vector = || (0..words as u32).collect::<Vec<_>>();
         let (there, back) = (platform.buffer_from(vector())?, platform.buffer_from(vector())?);

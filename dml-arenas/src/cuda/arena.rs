@@ -24,8 +24,7 @@ const ALIGN_BYTES: u64 = 256;
 /// # use dml_core::Platform;
 /// # fn example(platform: &Platform) -> Result<(), Box<dyn std::error::Error>> {
 /// let gpu = platform.device("cuda:0")?;
-/// let home = platform.home(gpu).ok_or("no arena")?;
-/// let arena = platform.arena(home).downcast_ref::<CudaArena>().ok_or("another arena")?;
+/// let arena = platform.home_as::<CudaArena>(gpu).ok_or("not a device of this kind")?;
 /// let (major, minor) = arena.capability();
 /// println!("compute capability {major}.{minor}, {} MiB", arena.capacity_bytes() >> 20);
 /// let stream = arena.stream(); // for launches of the application's own

@@ -71,12 +71,12 @@ impl CudaArena {
     /// # use dml_arenas::Discover;
     /// # use dml_core::Platform;
     /// # let platform = Platform::builder().discover()?.build()?;
-    /// let home = platform.home(platform.device("cuda:0")?).expect("a device has an arena");
-    /// let cuda: &CudaArena = platform.arena(home).downcast_ref().expect("a CUDA device has this one");
+    /// let gpu = platform.device("cuda:0")?;
+    /// let cuda = platform.home_as::<CudaArena>(gpu).expect("a GPU has a CUDA arena");
     /// let _context = cust::quick_init()?;
     /// let theirs = DeviceBuffer::from_slice(&[1.0_f32; 1000])?;
     /// let buffer = platform.buffer::<f32>(1000).build()?;
-    /// buffer.raw().attach_block(home, cuda.external_cust(theirs)?)?;
+    /// buffer.raw().attach_block(platform.home(gpu).expect("a GPU has an arena"), cuda.external_cust(theirs)?)?;
     /// let theirs = buffer.raw().clone().into_container::<InContext<DeviceBuffer<f32>>>()?.into_inner();
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -114,8 +114,8 @@ impl CudaArena {
     /// # use dml_arenas::{CudaArena, Discover};
     /// # use dml_core::Platform;
     /// # let platform = Platform::builder().discover()?.build()?;
-    /// let home = platform.home(platform.device("cuda:0")?).expect("a device has an arena");
-    /// let cuda: &CudaArena = platform.arena(home).downcast_ref().expect("a CUDA device has this one");
+    /// let gpu = platform.device("cuda:0")?;
+    /// let cuda = platform.home_as::<CudaArena>(gpu).expect("a GPU has a CUDA arena");
     /// let _context = cust::quick_init()?;
     /// let buffer = platform.buffer_from(cuda.external_locked(LockedBuffer::new(&0.5_f32, 1000)?)?)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())

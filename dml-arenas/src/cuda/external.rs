@@ -137,13 +137,13 @@ impl CudaArena {
     /// # use dml_core::{NativeHandle, Platform};
     /// # fn allocated_by_a_framework() -> usize { unimplemented!() }
     /// # let platform = Platform::builder().discover()?.build()?;
-    /// let home = platform.home(platform.device("cuda:0")?).expect("a device has an arena");
-    /// let cuda: &CudaArena = platform.arena(home).downcast_ref().expect("a CUDA device has this one");
+    /// let gpu = platform.device("cuda:0")?;
+    /// let cuda = platform.home_as::<CudaArena>(gpu).expect("a GPU has a CUDA arena");
     /// let address = NativeHandle(allocated_by_a_framework());
     /// // SAFETY: the framework allocated 4000 bytes there, and does not use them until the buffer ends.
     /// let block = unsafe { cuda.external(address, 4000, ()) }?;
     /// let buffer = platform.buffer::<f32>(1000).build()?;
-    /// buffer.raw().attach_block(home, block)?;
+    /// buffer.raw().attach_block(platform.home(gpu).expect("a GPU has an arena"), block)?;
     /// // ... acquires, kernels ...
     /// buffer.raw().clone().into_container::<()>()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -177,12 +177,12 @@ impl CudaArena {
     /// # use dml_arenas::{CudaArena, Discover};
     /// # use dml_core::Platform;
     /// # let platform = Platform::builder().discover()?.build()?;
-    /// let home = platform.home(platform.device("cuda:0")?).expect("a device has an arena");
-    /// let cuda: &CudaArena = platform.arena(home).downcast_ref().expect("a CUDA device has this one");
+    /// let gpu = platform.device("cuda:0")?;
+    /// let cuda = platform.home_as::<CudaArena>(gpu).expect("a GPU has a CUDA arena");
     /// let stream = CudaContext::new(0)?.default_stream();
     /// let slice = stream.clone_htod(&[1.0_f32; 1000])?;
     /// let buffer = platform.buffer::<f32>(1000).build()?;
-    /// buffer.raw().attach_block(home, cuda.external_slice(slice)?)?;
+    /// buffer.raw().attach_block(platform.home(gpu).expect("a GPU has an arena"), cuda.external_slice(slice)?)?;
     /// assert_eq!(buffer.read()?[999], 1.0);
     /// let slice: CudaSlice<f32> = buffer.raw().clone().into_container()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())

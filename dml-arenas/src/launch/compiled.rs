@@ -51,8 +51,7 @@ unsafe fn launchers<K: CompiledKernel>(
 ) -> Result<Vec<(DeviceId, CompiledLauncher<K>)>, BuildError> {
     let mut launchers = Vec::new();
     for device in (0..platform.devices().len() as u16).map(DeviceId) {
-        let arena = platform.home(device).map(|home| platform.arena(home));
-        if let Some(arena) = arena.and_then(|arena| arena.downcast_ref::<K::Arena>()) {
+        if let Some(arena) = platform.home_as::<K::Arena>(device) {
             let kernel = K::build(arena, source, name, options)?;
             // SAFETY: as the caller guarantees.
             launchers.push((device, unsafe { CompiledLauncher::new(kernel) }));

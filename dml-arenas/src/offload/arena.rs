@@ -33,8 +33,7 @@ const AT_ONCE_BYTES: u64 = 64 << 10;
 /// # use dml_core::Platform;
 /// # fn example(platform: &Platform) -> Result<(), Box<dyn std::error::Error>> {
 /// let worker = platform.device("offload:0")?;
-/// let home = platform.home(worker).ok_or("no arena")?;
-/// let arena = platform.arena(home).downcast_ref::<OffloadArena>().ok_or("another arena")?;
+/// let arena = platform.home_as::<OffloadArena>(worker).ok_or("not a device of this kind")?;
 /// arena.device().load("libkernels.so")?;
 /// let prepare = arena.device().function("prepare")?;
 /// arena.call(&prepare, 0..1, &[])?.wait()?;

@@ -24,8 +24,7 @@ const KIND: ArenaKind = ArenaKind("opencl");
 /// # use dml_core::Platform;
 /// # fn example(platform: &Platform) -> Result<(), Box<dyn std::error::Error>> {
 /// let gpu = platform.device("opencl:0")?;
-/// let home = platform.home(gpu).ok_or("no arena")?;
-/// let arena = platform.arena(home).downcast_ref::<OpenClArena>().ok_or("another arena")?;
+/// let arena = platform.home_as::<OpenClArena>(gpu).ok_or("not a device of this kind")?;
 /// println!("{} MiB", arena.capacity_bytes() >> 20);
 /// let (context, queue) = (arena.context(), arena.queue()); // for launches of the application's own
 /// # Ok(())

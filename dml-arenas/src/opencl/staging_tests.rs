@@ -27,7 +27,6 @@ struct Rig {
     platform: Platform,
     device: DeviceId,
     session: Arc<Session>,
-    budget: Arc<PageLockBudget>,
     pool: Arc<ScratchPool>,
 }
 
@@ -48,7 +47,7 @@ impl Rig {
             rates: RATES,
         };
         join_both_ways(&mut builder, main, arena, Here::new(mechanism));
-        Some(Self { platform: builder.build().unwrap(), device, session, budget, pool })
+        Some(Self { platform: builder.build().unwrap(), device, session, pool })
     }
 
     fn count(&self, operation: Operation) -> u64 {

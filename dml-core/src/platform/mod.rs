@@ -149,6 +149,13 @@ impl Platform {
         self.routes().arenas().iter().position(is_home).map(|index| ArenaId(index as u8))
     }
 
+    /// Returns the [home](Self::home) of a device if it is of this type, such as `OpenClArena`, which builds
+    /// kernels.
+    #[must_use]
+    pub fn home_as<A: Arena>(&self, device: DeviceId) -> Option<&A> {
+        self.arena(self.home(device)?).downcast_ref()
+    }
+
     /// Returns the links; a [`LinkId`] is an index into this slice.
     #[must_use]
     pub fn links(&self) -> &[Link] {

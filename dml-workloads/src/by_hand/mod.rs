@@ -73,13 +73,13 @@ pub enum ByHandError {
 /// Returns the language of programs for a device; `None` if its memory is neither OpenCL's nor CUDA's.
 #[must_use]
 pub fn language(platform: &Platform, device: DeviceId) -> Option<Language> {
-    let arena = platform.arena(platform.home(device)?);
+    let _ = (platform, device);
     #[cfg(feature = "opencl")]
-    if arena.downcast_ref::<dml_arenas::OpenClArena>().is_some() {
+    if platform.home_as::<dml_arenas::OpenClArena>(device).is_some() {
         return Some(Language::OpenClC);
     }
     #[cfg(feature = "cuda")]
-    if arena.downcast_ref::<dml_arenas::CudaArena>().is_some() {
+    if platform.home_as::<dml_arenas::CudaArena>(device).is_some() {
         return Some(Language::CudaC);
     }
     None
@@ -274,8 +274,7 @@ impl<D: Device> Drop for Finished<'_, D> {
 
 /// Returns a device's arena, if it has this type.
 fn home<A: Arena>(platform: &Platform, device: DeviceId) -> Result<&A, ByHandError> {
-    let arena = platform.home(device).and_then(|home| platform.arena(home).downcast_ref());
-    arena.ok_or_else(|| unusable(platform, device, "its memory is of another framework"))
+    platform.home_as(device).ok_or_else(|| unusable(platform, device, "its memory is of another framework"))
 }
 
 fn unusable(platform: &Platform, device: DeviceId, reason: &str) -> ByHandError {

@@ -64,9 +64,7 @@ impl Layered {
     ) -> Result<Self, Table1Error> {
         let platform = dml_core::PlatformBuilder::default().discover_with(options)?.build()?;
         let device = platform.device(device)?;
-        let arena = platform.home(device).map(|home| platform.arena(home));
-        let arena = arena.expect("a device that kernels run on has an arena");
-        let kernels = match arena.downcast_ref::<OpenClArena>() {
+        let kernels = match platform.home_as::<OpenClArena>(device) {
             Some(arena) => {
                 let (source, names) = row.kernels();
                 let made = names.iter().map(|name| Ok(Kernel::OpenCl(arena.kernel(source, name, "")?)));
@@ -74,7 +72,7 @@ impl Layered {
             }
             #[cfg(feature = "cuda")]
             None => {
-                let arena = arena.downcast_ref::<CudaArena>();
+                let arena = platform.home_as::<CudaArena>(device);
                 let arena = arena.expect("the table has only OpenCL and CUDA devices");
                 let (source, names) = row.cuda_kernels();
                 let made = names.iter().map(|name| Ok(Kernel::Cuda(arena.kernel(source, name, "")?)));
