@@ -12,7 +12,7 @@
 //!
 //! | folder | native device | remotes | concurrency | for |
 //! |---|---|---|---|---|
-//! | [`main_mem`] | cpu | cpu | all at once | host kernels, the application's own storage |
+//! | `main_mem` | cpu | cpu | all at once | host kernels, the application's own storage |
 //! | `cuda` | one NVIDIA GPU | none, by transfer | only kernels there | CUDA kernels |
 //! | `cuda` (`cuda_pinned`) | cpu | cpu; bound: main memory | all at once | page-locked memory of the host |
 //! | `opencl` | one OpenCL device | cpu, by mapping | one side at a time | OpenCL kernels |

@@ -115,7 +115,7 @@ pub use memory::desc::{ArenaDesc, ArenaKind, Concurrency};
 pub use memory::error::{AllocError, Breach, TransferError};
 pub use memory::fence::{Completion, Fence};
 pub use memory::foreign::Foreign;
-pub use memory::host::{HostMemory, HostSource, HostSpan, HostTarget};
+pub use memory::host::{HostMemory, HostSource, HostSpan, HostTarget, Storage};
 pub use memory::link::{Allocation, CopyQuery, Link, LinkSpeed};
 pub use memory::map_state::MapState;
 pub use memory::request::{Backing, CopyIn, CopyOut, Fill, MapRequest, UnmapRequest};

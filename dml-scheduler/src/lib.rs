@@ -6,13 +6,14 @@
 //!                                              hands out each item once
 //! ```
 //!
-//! A [`Policy`] only decides how many items a unit gets next. The [`Splitter`] turns those numbers into
+//! A [`Policy`](policy::Policy) only decides how many items a unit gets next. The
+//! [`Splitter`](policy::Splitter) turns those numbers into
 //! [`Package`]s. It alone guarantees that every item is computed exactly once, for any answer of the policy
 //! and any failed unit. Both are free of clocks, threads and devices. [`metrics`] turns the measured times
 //! into the figures that the papers report.
 //!
 //! ```
-//! use dml_scheduler::{ UnitId, policy::{Assignment, Calibrated, PolicySpec}};
+//! use dml_scheduler::{UnitId, policy::{Assignment, Calibrated, PolicySpec}};
 //!
 //! let spec: PolicySpec = "hguided:2".parse()?;
 //! let mut splitter = spec.splitter(&[1.0, 0.35], 1_000_000, 256)?;

@@ -18,7 +18,9 @@ pub use error::{BuildCause, BuildError};
 pub use grid::Grid;
 pub(crate) use groups::Limits;
 pub(crate) use programs::Programs;
-pub(crate) use source::{defines, has_procedure, includes, opts_out};
+#[cfg(feature = "opencl")]
+pub(crate) use source::has_procedure;
+pub(crate) use source::{defines, includes, opts_out};
 
 use dml_core::{
     Arena, BlockRef, Fence, Grants, ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Scalar,

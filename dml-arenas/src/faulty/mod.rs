@@ -4,7 +4,7 @@
 //!   core ──call──▶ Faulty<A> ── script says nothing ──▶ A
 //!                            ── fail / short / slow / panic / report ──▶ that, instead of A or around it
 //! ```
-//! A [`Script`] names calls by their number, counted from one over all calls or over those of one
+//! A [`Script`](crate::Script) names calls by their number, counted from one over all calls or over those of one
 //! [`CallKind`]. The same calls in the same order meet the same faults: scripts use no randomness and no
 //! clock.
 

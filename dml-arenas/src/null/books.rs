@@ -28,7 +28,7 @@ pub enum Call {
     CopyOut { block: u64, span: Span },
     /// Bytes were set.
     Fill { block: u64, span: Span, byte: u8 },
-    /// A test declared that a kernel runs here: see [`Null::touch`](super::Null::touch).
+    /// A test declared that a kernel runs here: see [`Null::touch`](crate::Null::touch).
     Touch { block: u64, device: DeviceId },
 }
 

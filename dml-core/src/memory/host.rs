@@ -627,7 +627,8 @@ pub(crate) mod sealed {
     impl<T> Sealed for Box<[T]> {}
 }
 
-/// A container whose elements keep their address when it is moved: `Vec<T>`, `Box<[T]>`, [`Foreign`].
+/// A container whose elements keep their address when it is moved: `Vec<T>`, `Box<[T]>`,
+/// [`Foreign`](crate::Foreign).
 ///
 /// # Safety
 /// 1. `parts` returns the address and number of live, initialised elements, exclusively owned by the

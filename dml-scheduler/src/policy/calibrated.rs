@@ -72,7 +72,7 @@ impl Prior {
 /// HGuided of paper 001 (section 3.3), with measured rates.
 ///
 /// ```
-/// use dml_scheduler::{ UnitId, policy::{Assignment, Calibrated, Computed, Splitter}};
+/// use dml_scheduler::{UnitId, policy::{Assignment, Calibrated, Computed, Splitter}};
 /// use std::time::Duration;
 ///
 /// let policy = Calibrated::new(128_000, 1, &[None, None])?;

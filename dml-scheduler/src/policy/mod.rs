@@ -80,7 +80,7 @@ use thiserror::Error;
 /// answer, and hands out all work in any case.
 ///
 /// ```
-/// use dml_scheduler::{ UnitId, policy::{Assignment, Policy, Splitter}};
+/// use dml_scheduler::{UnitId, policy::{Assignment, Policy, Splitter}};
 ///
 /// /// Gives each unit half of the remaining items.
 /// #[derive(Debug)]

@@ -93,7 +93,7 @@ impl Decision {
 ///
 /// ```
 /// use dml_scheduler::policy::{Dynamic, Recorded, replay};
-/// use dml_scheduler::{ UnitId, policy::{Assignment, Splitter}};
+/// use dml_scheduler::{UnitId, policy::{Assignment, Splitter}};
 ///
 /// let (policy, log) = Recorded::new(Box::new(Dynamic::new(2, 100, 1)?));
 /// let mut splitter = Splitter::new(Box::new(policy), 1, 100, 1)?;

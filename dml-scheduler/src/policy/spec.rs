@@ -69,7 +69,7 @@ impl PolicySpec {
     /// by [`Recording::replay`](super::Recording::replay).
     ///
     /// ```
-    /// use dml_scheduler::{ UnitId, policy::{Policy, PolicySpec}};
+    /// use dml_scheduler::{UnitId, policy::{Policy, PolicySpec}};
     ///
     /// /// Gives each unit a quarter of the remaining items.
     /// #[derive(Debug)]

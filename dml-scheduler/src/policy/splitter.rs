@@ -66,7 +66,7 @@ pub struct NotCompleted {
 /// O(log packages).
 ///
 /// ```
-/// use dml_scheduler::{ UnitId, policy::{Assignment, PolicySpec}};
+/// use dml_scheduler::{UnitId, policy::{Assignment, PolicySpec}};
 ///
 /// let mut splitter = PolicySpec::Static.splitter(&[1.0, 0.5], 300, 1)?;
 /// let Assignment::Package(second) = splitter.assign(UnitId(1)) else { unreachable!() };
