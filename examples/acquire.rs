@@ -2,9 +2,7 @@
 //!
 //! Run with `cargo run --example acquire`. Without an OpenCL device, the host doubles both halves.
 
-use dml::arenas::OpenClArena;
 use dml::arenas::launch::{Grid, KernelArg};
-use dml::core::Scalar;
 use dml::prelude::*;
 use std::error::Error;
 

@@ -5,7 +5,6 @@
 //! ```
 //! In each turn the device adds one to every word, and the host reads one word of every page.
 
-use dml::arenas::OpenClArena;
 use dml::arenas::launch::{Grid, KernelArg};
 use dml::prelude::*;
 use std::error::Error;

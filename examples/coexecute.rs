@@ -4,7 +4,6 @@
 //! Run with `cargo run --release --example coexecute`.
 
 use dml::Kernel;
-use dml::arenas::OpenClArena;
 use dml::arenas::launch::{Grid, KernelArg};
 use dml::core::{Fence, Scalar};
 use dml::prelude::*;
@@ -56,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let report = Coexecutor::new(&platform).policy("hguided:2".parse()?).run(&kernel, ITEMS)?;
     for device in &report.devices {
-        let name = &platform.devices()[usize::from(device.device.0)].name;
+        let name = &platform.device_desc(device.device).name;
         println!(
             "{name}: {} items in {} packages, done after {:?}",
             device.items, device.packages, device.end

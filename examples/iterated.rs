@@ -7,7 +7,6 @@
 
 use dml::Kernel;
 use dml::core::{DeviceDesc, DeviceKind};
-use dml::launch;
 use dml::prelude::*;
 use rayon::prelude::*;
 use std::error::Error;
@@ -169,7 +168,7 @@ fn iterate(side: u64, steps: usize, rounds: usize) -> Result<(), Box<dyn Error>>
             coexecutor: Coexecutor::new(&platform).devices(devices.iter().copied()).collect_on(None),
             rounds: Vec::new(),
         };
-        let name = |device: dml::DeviceId| &*platform.devices()[usize::from(device.0)].name;
+        let name = |device: dml::DeviceId| &*platform.device_desc(device).name;
         let mut ways: Vec<Way> = able.iter().map(|&device| way(name(device), &[device])).collect();
         let right = program.run(&platform, &mut ways[0], steps)?;
         let mut powers = Vec::new();

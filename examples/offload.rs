@@ -6,7 +6,7 @@
 
 use dml::Kernel;
 use dml::arenas::OffloadArena;
-use dml::arenas::offload::{self, Argument, Registry};
+use dml::arenas::offload::Argument;
 use dml::core::{Arena, Span};
 use dml::launch::{self, Call, ComputeError};
 use dml::prelude::*;
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let kernel = kernel.launchers(here)?.launchers(there)?;
     let report = Coexecutor::new(&platform).run(&kernel, items)?;
     for device in &report.devices {
-        let name = &platform.devices()[usize::from(device.device.0)].name;
+        let name = &platform.device_desc(device.device).name;
         println!("{name}: {} items in {} packages", device.items, device.packages);
     }
     let right = out

@@ -4,7 +4,6 @@
 //! Run with `cargo run --release --example policy`.
 
 use dml::Kernel;
-use dml::launch;
 use dml::prelude::*;
 use dml::scheduler::{UnitId, policy::Policy};
 

@@ -3,7 +3,6 @@
 //! Run with `cargo run --release --example saxpy`.
 
 use dml::Kernel;
-use dml::launch;
 use dml::prelude::*;
 use rayon::prelude::*;
 

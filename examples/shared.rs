@@ -6,8 +6,7 @@
 //! In each turn the host and the workers change a third of a buffer each, concurrently. The thirds rotate.
 
 use dml::arenas::OffloadArena;
-use dml::arenas::offload::{self, Argument, Function, Registry};
-use dml::core::Scalar;
+use dml::arenas::offload::{Argument, Function};
 use dml::core::{InFlight, Span};
 use dml::launch::{Call, ComputeError};
 use dml::prelude::*;

@@ -13,7 +13,6 @@
 //! closer together. So the memory of DML and that of the hand-written program exist twice, allocated in
 //! either order. A time is the mean of both.
 
-use dml::arenas::OpenClArena;
 use dml::arenas::launch::{Grid, KernelArg};
 use dml::arenas::opencl::OpenClKernel;
 use dml::core::InFlight;

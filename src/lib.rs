@@ -40,8 +40,8 @@
 //! - `wait` blocks. `try_now`, `wait_timeout` and `.await` are the other ways; no runtime is needed.
 //! - `read`, `write` (overwrites) and `read_write` take whole buffers or ranges. Requests that conflict wait
 //!   for each other in order of arrival. Others overlap.
-//! - A grant that is dropped rolls back: the bytes that it was granted for writing count as lost, and are
-//!   restored from copies that survive.
+//! - A grant that is dropped rolls back. If its memory was handed out for writing, these bytes count as lost,
+//!   and are restored from copies that survive.
 //! - On other devices, `grants.native(&a)?` is the framework's handle, for a launch of the application's own.
 //!
 //! # Co-execute a kernel
@@ -50,7 +50,7 @@
 //! items into packages and acquires the package's part of each buffer.
 //!
 //! ```
-//! use dml::{Kernel, prelude::*};
+//! use dml::prelude::*;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let platform = Platform::builder().discover()?.build()?;
@@ -78,7 +78,7 @@
 //! wrong one:
 //!
 //! ```no_run
-//! # use dml::{Kernel, prelude::*};
+//! # use dml::prelude::*;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let platform = Platform::builder().discover()?.build()?;
 //! # let (picture, items) = (platform.buffer_from(vec![1.0_f32; 640 * 480])?, 640 * 480);
@@ -92,7 +92,7 @@
 //! A run can be started and awaited; a drop cancels it and waits for the launched packages:
 //!
 //! ```no_run
-//! # use dml::{Kernel, prelude::*};
+//! # use dml::prelude::*;
 //! # async fn started(platform: &Platform, kernel: &Kernel, items: u64) -> Result<(), Box<dyn std::error::Error>> {
 //! let mut running = Coexecutor::new(platform).devices_where(|device| device.units > 1).start(kernel, items)?;
 //! println!("{} of {items}", running.progress().computed);
@@ -105,7 +105,7 @@
 //! (`examples/policy.rs`). With the feature `timeline` a program draws its runs:
 //!
 //! ```no_run
-//! # use dml::{Kernel, prelude::*};
+//! # use dml::prelude::*;
 //! # use std::fs::File;
 //! # #[cfg(feature = "timeline")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -218,6 +218,10 @@
 //!
 //! # Features
 //!
+//! Examples of `dml::arenas`, `dml::core` and `dml::scheduler` name these crates `dml_arenas`, `dml_core` and
+//! `dml_scheduler`. A library depends on what it uses, without the command:
+//! `dml = { version = "0.1", default-features = false, features = ["opencl"] }`.
+//!
 //! `cuda`, `opencl` and `offload` are the backends; their libraries are found at run time. `calibration`
 //! keeps measured link speeds, `energy` reads energy counters, `timeline` draws runs, `tracing` adds spans
 //! for runs, packages, acquires and transfers, and `command` builds the `dml` command. All but `tracing` are
@@ -245,8 +249,12 @@ pub use dml_core::{
 };
 pub use dml_scheduler::Kernel;
 
-/// What most programs need. [`Kernel`] is no part of it, because frameworks have a type of that name.
+/// What most programs need. A name that a program imports itself, such as another `Kernel`, wins.
 pub mod prelude {
+    #[cfg(feature = "cuda")]
+    pub use dml_arenas::CudaArena;
+    #[cfg(feature = "opencl")]
+    pub use dml_arenas::OpenClArena;
     pub use dml_arenas::launch;
     #[cfg(all(feature = "offload", target_os = "linux"))]
     pub use dml_arenas::offload::{self, Registry};
@@ -256,7 +264,8 @@ pub mod prelude {
         RawBuffer, ReadView, Region, Scalar, WriteView,
     };
     pub use dml_scheduler::{
-        Argument, Coexecutor, Footprint, Knowledge, Package, Report, Running, Variant, check_footprints,
-        policy::PolicySpec,
+        Argument, Coexecutor, Footprint, Kernel, Knowledge, Package, Report, Running, Variant,
+        check_footprints,
+        policy::{self, PolicySpec},
     };
 }

@@ -117,7 +117,7 @@ fn without_links_there_is_no_plan_and_a_closed_path_is_rejected_with_the_reason(
     );
     assert_eq!(
         explained.to_string(),
-        format!("rejected: {}: video 1 cannot be reached this way\n", LinkId(0))
+        "rejected: main -> video 1 (closed): video 1 cannot be reached this way\n"
     );
 }
 

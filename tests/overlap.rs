@@ -210,7 +210,7 @@ fn i06_a_binding_given_up_half_way_leaves_the_readers_of_its_root_their_access()
     let host = platform.acquire(CPU).read(&buffer).try_now().unwrap();
     let refused = platform.acquire(GPU).read(&buffer).try_now();
     let Err(refused @ AcquireError::MapFailed { .. }) = refused else { panic!("{refused:?}") };
-    let name = &platform.devices()[usize::from(CPU.0)].name;
+    let name = &platform.device_desc(CPU).name;
     assert!(refused.to_string().starts_with(&format!("giving {name} access to b")), "{refused}");
     check(&buffer);
     assert_eq!(get(&host, &buffer, 0..100), bytes(1, 0..100));

@@ -212,7 +212,7 @@ fn a_run_and_its_packages_are_spans() {
         .iter()
         .map(|record| {
             let package = &record.package;
-            let device = platform.devices()[usize::from(record.device.0)].name.to_string();
+            let device = platform.device_desc(record.device).name.to_string();
             [package.start().to_string(), package.index().to_string(), package.items().to_string(), device]
         })
         .collect();

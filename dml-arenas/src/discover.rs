@@ -11,8 +11,8 @@ use dml_core::{ArenaId, PlatformBuilder, Unavailable};
 /// Adds the devices and memories of this machine to a platform under construction.
 ///
 /// The processor and main memory come first, as device 0 and arena 0 of an empty builder. Arena 1, of the
-/// same processor, is the memory that devices share, if any do. The devices of each backend follow, in the
-/// same order in every run. A missing backend is noted with its reason.
+/// same processor, is the memory that devices share ([`Sharing::memory`]), if any do. The devices of each
+/// backend follow, in the same order in every run. A missing backend is noted with its reason.
 ///
 /// # Examples
 /// ```
@@ -33,7 +33,8 @@ pub trait Discover: Sized {
         self.discover_with(&DiscoverOptions::default())
     }
 
-    /// Adds the devices that the options ask for.
+    /// Adds the devices that the options ask for. Names, pins and sharing are checked first, and then all
+    /// devices are opened with their limits. An error has all problems of one of these two steps.
     ///
     /// # Errors
     /// - [`DiscoverError::UnknownDevice`] for a name that no device has.

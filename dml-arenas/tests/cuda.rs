@@ -612,7 +612,7 @@ fn when_all_is_dropped_the_context_is_given_back() {
 #[test]
 fn a_gpu_is_opened_whole_and_only_where_it_is_wanted() {
     let Some((platform, device)) = with_gpu("a_gpu_is_opened_whole") else { return };
-    let units = platform.devices()[usize::from(device.0)].units;
+    let units = platform.device_desc(device).units;
     drop(platform);
     let found = |options: DiscoverOptions| Platform::builder().discover_with(&options.offload(0));
     let refused = found(DiscoverOptions::default().limit("cuda:0", units - 1)).map(drop).unwrap_err();
@@ -631,7 +631,7 @@ fn a_gpu_is_described_as_its_driver_does() {
     assert_eq!(cuda(&arena).capacity_bytes(), theirs.total_mem().unwrap() as u64);
     let (major, minor) = theirs.compute_capability().unwrap();
     assert_eq!(cuda(&arena).capability(), (major as u32, minor as u32));
-    let desc = &platform.devices()[usize::from(device.0)];
+    let desc = platform.device_desc(device);
     let mut version = 0;
     // SAFETY: the call writes a number.
     let told = unsafe { cuDriverGetVersion(&raw mut version) };

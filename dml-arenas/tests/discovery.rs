@@ -135,7 +135,7 @@ fn an_opencl_device_is_joined_with_main_memory_both_ways_twice() {
 #[test]
 fn a_limit_makes_a_sub_device() {
     let Some((platform, device)) = with_opencl("a_limit_makes_a_sub_device") else { return };
-    let units = platform.devices()[usize::from(device.0)].units;
+    let units = platform.device_desc(device).units;
     let named = DiscoverOptions::default().only(["opencl:0"]);
     let limited = |units| Platform::builder().discover_with(&named.clone().limit("opencl:0", units));
     for impossible in [0, units + 1] {
@@ -276,7 +276,7 @@ fn a_backend_of_the_application_is_one_line() {
     let options = with(Stranger::Works).only(["stranger:0"]).limit("stranger:0", 3);
     let platform = Audited::new(Platform::builder().discover_with(&options).unwrap().build().unwrap());
     let device = platform.device("stranger:0").unwrap();
-    assert_eq!(platform.devices()[usize::from(device.0)].units, 3);
+    assert_eq!(platform.device_desc(device).units, 3);
     let data: Vec<u8> = (0..5003).map(|index| (index % 251) as u8).collect();
     let buffer = platform.buffer_from(data.clone()).unwrap();
     let grants = platform.acquire(device).read(&buffer).wait().unwrap();

@@ -412,7 +412,7 @@ fn whoever_frees_a_buffer_does_not_wait_for_kernels() {
     drop(made);
     drop(mapped);
     // NVIDIA's driver itself frees memory only when all kernels have ended.
-    let is_gpu = platform.devices()[usize::from(device.0)].kind == DeviceKind::Gpu;
+    let is_gpu = platform.device_desc(device).kind == DeviceKind::Gpu;
     assert!(is_gpu || !is_ended(), "the kernel takes most of a second, and not {:?}", begun.elapsed());
     waiting.join().unwrap();
     grants.release().unwrap();

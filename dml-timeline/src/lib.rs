@@ -394,7 +394,7 @@ fn ns(time: Duration) -> u64 {
 
 fn devices(platform: &Platform, report: &Report) -> Vec<TraceDevice> {
     let device = |of: &dml_scheduler::DeviceReport| {
-        let desc = &platform.devices()[usize::from(of.device.0)];
+        let desc = platform.device_desc(of.device);
         TraceDevice {
             name: desc.name.to_string(),
             kind: desc.kind.to_string(),

@@ -328,7 +328,7 @@ fn sizes_are_taken_or_refused<L: Launcher + 'static>(
     launchers: impl Fn() -> Vec<(DeviceId, L)>,
     too_large: &[(u64, [u64; 2], &str)],
 ) {
-    let name = platform.devices()[usize::from(device.0)].name.clone();
+    let name = platform.device_desc(*device).name.clone();
     let out = platform.buffer::<u32>(70 * 30).build().unwrap();
     for (width, local) in
         [(0, [64, 1]), (0, [0, 1]), (70, [16, 4]), (70, [0, 0]), (70, [0, 4]), (70, [16, 0])]

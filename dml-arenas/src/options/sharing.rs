@@ -91,6 +91,8 @@ impl Sharing {
     /// that [`DiscoverOptions::only`](super::DiscoverOptions::only) leaves out is not opened and does not
     /// share.
     ///
+    /// Without `cpu` among them, main memory stays apart from the memory that the others share.
+    ///
     /// A worker that shares has the whole memory mapped for writing. So its program and every function that
     /// it runs are trusted with this process's buffers there, like code of this process. Without sharing, a
     /// worker is trusted with its own memory only.
@@ -144,7 +146,8 @@ impl Sharing {
     ///
     /// The device and the host take turns: while one of them uses a buffer, or any range of it, the other
     /// waits. So bind devices that work alone. A kernel that such a device shares with the host is computed
-    /// correctly, by one of the two at a time.
+    /// correctly, by one of the two at a time. A device that
+    /// [`DiscoverOptions::only`](super::DiscoverOptions::only) leaves out is neither opened nor bound.
     ///
     /// A CUDA GPU is bound to [page-locked](Self::page_locked) memory. A vector that the application moves in
     /// is copied into such memory, which counts towards the limit. Kernels of the GPU access the host's

@@ -40,7 +40,7 @@ pub(crate) fn with_opencl_options(test: &str, options: &DiscoverOptions) -> Opti
 /// GPU without it is told so.
 pub(crate) fn with_opencl_offer(test: &str, options: &DiscoverOptions) -> Option<(Platform, DeviceId)> {
     let (platform, device) = with_opencl(test)?;
-    let kind = platform.devices()[usize::from(device.0)].kind;
+    let kind = platform.device_desc(device).kind;
     drop(platform);
     match Platform::builder().discover_with(options) {
         Err(error @ (DiscoverError::BadLimit { .. } | DiscoverError::BadSharing { .. }))

@@ -189,7 +189,7 @@ fn discovery_starts_what_is_asked_for() {
     let options = DiscoverOptions::default().offload(workers).limit("offload:1", 1);
     let platform = discover(options.only(["offload:0", "offload:1"])).unwrap().build().unwrap();
     let device = platform.device("offload:1").unwrap();
-    assert_eq!(platform.devices()[usize::from(device.0)].units, 1);
+    assert_eq!(platform.device_desc(device).units, 1);
     let arena = platform.arena(platform.home(device).unwrap());
     let offload: &OffloadArena = arena.downcast_ref().unwrap();
     assert_eq!((offload.device().threads(), offload.device().memory_bytes()), (1, 1 << 20));

@@ -50,6 +50,8 @@ pub struct ExplainedPlan {
 pub struct RejectedPath {
     /// The links, in the order of travel.
     pub links: Vec<LinkId>,
+    /// The same links as text: each one's ends and mechanism.
+    pub route: String,
     /// The estimated time of the plan over these links alone; the reason if there is none.
     pub cost: Result<Cost, String>,
 }
@@ -61,12 +63,9 @@ impl fmt::Display for Explanation {
             writeln!(f, "{title}: {}", plan.cost)?;
             plan.steps.iter().try_for_each(|step| writeln!(f, "  {step}"))?;
         }
-        self.rejected.iter().try_for_each(|RejectedPath { links, cost }| {
-            let links = links.iter().map(LinkId::to_string).collect::<Vec<_>>().join(", ");
-            match cost {
-                Ok(cost) => writeln!(f, "rejected: {links}: {cost}"),
-                Err(reason) => writeln!(f, "rejected: {links}: {reason}"),
-            }
+        self.rejected.iter().try_for_each(|RejectedPath { route, cost, .. }| match cost {
+            Ok(cost) => writeln!(f, "rejected: {route}: {cost}"),
+            Err(reason) => writeln!(f, "rejected: {route}: {reason}"),
         })
     }
 }
@@ -103,7 +102,7 @@ impl Platform {
                 Ok((plan, _)) => Ok(plan.cost),
                 Err(refusal) => Err(question.reason(&refusal)),
             };
-            rejected.push(RejectedPath { links, cost });
+            rejected.push(RejectedPath { route: question.route(&links), links, cost });
         }
         rejected.sort_by_key(|path| (path.cost.is_err(), path.cost.as_ref().ok().copied()));
         let explained = |plan: &SyncPlan| ExplainedPlan {
@@ -236,9 +235,18 @@ impl Question<'_> {
         found
     }
 
+    fn route(&self, links: &[LinkId]) -> String {
+        let hop = |&link: &LinkId| {
+            let Link { from, to, .. } = self.platform.links()[usize::from(link.0)];
+            let [from, to] = [from, to].map(|arena| &self.platform.desc(arena).name);
+            format!("{from} -> {to} ({})", self.platform.cross_arena(link).name())
+        };
+        links.iter().map(hop).collect::<Vec<_>>().join(", ")
+    }
+
     fn step(&self, step: &Step) -> String {
         let name = |arena: ArenaId| self.platform.desc(arena).name.clone();
-        let device = |device: DeviceId| self.platform.devices()[usize::from(device.0)].name.clone();
+        let device = |device: DeviceId| self.platform.device_desc(device).name.clone();
         match *step {
             Step::Allocate { arena } => format!("allocate {}", name(arena)),
             Step::Bind { arena, root, concurrency } => {

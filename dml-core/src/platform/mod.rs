@@ -86,6 +86,15 @@ impl Platform {
         &self.0.devices
     }
 
+    /// Returns the description of one device.
+    ///
+    /// # Panics
+    /// When the platform has no device with this id.
+    #[must_use]
+    pub fn device_desc(&self, id: DeviceId) -> &DeviceDesc {
+        &self.0.devices[usize::from(id.0)]
+    }
+
     /// Returns the device with this name.
     ///
     /// # Errors

@@ -266,7 +266,7 @@ impl Check<'_> {
     ) -> CheckError {
         CheckError::Wrong(Box::new(Wrong {
             kernel: self.kernel.name().to_owned(),
-            device: self.platform.devices()[usize::from(self.device.0)].name.to_string(),
+            device: self.platform.device_desc(self.device).name.to_string(),
             argument: self.kernel.position(argument),
             buffer: self.kernel.arguments()[argument].buffer().name(),
             items,

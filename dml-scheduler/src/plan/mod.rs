@@ -84,7 +84,7 @@ impl RunPlan {
         }
         let moving: Vec<Moving> =
             devices.iter().map(|&device| Moving::of(setup, kernel, items, device)).collect();
-        let desc = |device: &DeviceId| &setup.platform.devices()[usize::from(device.0)];
+        let desc = |device: &DeviceId| setup.platform.device_desc(*device);
         let members: Vec<Member> = devices
             .iter()
             .zip(&moving)
@@ -161,7 +161,7 @@ impl RunPlan {
         if let Some(powers) = &setup.powers {
             PolicySpec::Static.build(powers, items, local_size)?;
         }
-        let name = |device: &DeviceId| setup.platform.devices()[usize::from(device.0)].name.to_string();
+        let name = |device: &DeviceId| setup.platform.device_desc(*device).name.to_string();
         let names = self.devices.iter().map(name).collect();
         let blueprint = Blueprint::new(items, local_size, names, self.plan.clone());
         let (policy, log) = match (blueprint.build()?, setup.records) {

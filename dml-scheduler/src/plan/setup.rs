@@ -112,7 +112,7 @@ fn check_collecting(
     match collect_on.filter(|&device| platform.home(device).is_none()) {
         Some(device) => Err(RunError::NoArena {
             kernel: kernel.name().to_owned(),
-            device: platform.devices()[usize::from(device.0)].name.to_string(),
+            device: platform.device_desc(device).name.to_string(),
         }),
         None => Ok(()),
     }

@@ -107,7 +107,7 @@ pub struct CalledUp {
 /// let report = Coexecutor::new(platform).run(kernel, 1_000_000)?;
 /// println!("{:?}, balance {:.2}", report.duration, report.balance());
 /// for device in &report.devices {
-///     let name = &platform.devices()[usize::from(device.device.0)].name;
+///     let name = &platform.device_desc(device.device).name;
 ///     println!("{name}: {} items in {} packages", device.items, device.packages);
 /// }
 /// # Ok(())

@@ -106,7 +106,7 @@ impl Device for Cuda {
 
     fn open(platform: &Platform, device: DeviceId) -> Result<Self, ByHandError> {
         home::<CudaArena>(platform, device)?;
-        let name = &platform.devices()[usize::from(device.0)].name;
+        let name = &platform.device_desc(device).name;
         let number = name.strip_prefix("cuda:").and_then(|number| number.parse().ok());
         let number = number.ok_or_else(|| unusable(platform, device, "its name has no device number"))?;
         let context = CudaContext::new(number)?;

@@ -23,7 +23,7 @@ pub(super) fn add<R: Recipe>(
 }
 
 fn add_one<R: Recipe>(kernel: Kernel, platform: &Platform, device: DeviceId) -> Result<Kernel, PrepareError> {
-    let (desc, workload) = (&platform.devices()[usize::from(device.0)], R::WORKLOAD);
+    let (desc, workload) = (platform.device_desc(device), R::WORKLOAD);
     let failed = |cause: String| PrepareError::Build { workload, device: desc.name.to_string(), cause };
     if platform.host() == Some(device) {
         let launcher = HostLauncher::by_team(desc.units, R::compute)?;

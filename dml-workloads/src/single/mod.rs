@@ -299,7 +299,7 @@ impl Devices {
 
 /// Returns the form of the hand-written program for a device, or the reason why there is none.
 fn form(platform: &Platform, device: DeviceId) -> Result<Form, &'static str> {
-    let desc = &platform.devices()[usize::from(device.0)];
+    let desc = platform.device_desc(device);
     if platform.host() == Some(device) {
         return Ok(Form::Threads(desc.units));
     }
@@ -367,19 +367,19 @@ impl Bench {
     /// Returns the device's name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.platform.devices()[usize::from(self.device.0)].name
+        &self.platform.device_desc(self.device).name
     }
 
     /// Returns the vendor's name of the device.
     #[must_use]
     pub fn description(&self) -> &str {
-        &self.platform.devices()[usize::from(self.device.0)].description
+        &self.platform.device_desc(self.device).description
     }
 
     /// Returns the number of compute units that both sides use.
     #[must_use]
     pub fn units(&self) -> u32 {
-        self.platform.devices()[usize::from(self.device.0)].units
+        self.platform.device_desc(self.device).units
     }
 
     /// Finds the edge of the matrices whose product takes about `length` in the hand-written program. It

@@ -99,7 +99,7 @@ impl Layered {
     }
 
     pub(super) fn description(&self) -> &str {
-        &self.platform.devices()[usize::from(self.device.0)].description
+        &self.platform.device_desc(self.device).description
     }
 
     pub(super) fn run(&self, problem: &Problem, checking: Checking) -> Result<Run, Table1Error> {

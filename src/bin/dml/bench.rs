@@ -171,7 +171,7 @@ pub(crate) fn able(
     let is_able = |device: &DeviceId| {
         let is_able = is_able(options, platform, *device, workload);
         if !is_able {
-            let name = &platform.devices()[usize::from(device.0)].name;
+            let name = &platform.device_desc(*device).name;
             eprintln!("dml: {name} is left out: {workload} has no kernel for it");
         }
         is_able
@@ -223,7 +223,7 @@ pub(crate) fn holding(
     for &device in devices {
         match prepared.try_holding(device) {
             Err(error) if error.is_out_of_memory() => {
-                notes.push((&*platform.devices()[usize::from(device.0)].name, error));
+                notes.push((&*platform.device_desc(device).name, error));
             }
             // Any other error will be reported by a run.
             _ => holding.push(device),
@@ -633,7 +633,7 @@ impl<'a> Bench<'a> {
         powers: &[f64],
     ) -> json::BenchDevice {
         let report = &run.report.devices[index];
-        let desc = &self.platform.devices()[usize::from(report.device.0)];
+        let desc = self.platform.device_desc(report.device);
         let home = self.platform.home(report.device);
         let arena = home.map(|arena| self.platform.arena(arena).desc().name.to_string());
         json::BenchDevice {
@@ -667,7 +667,7 @@ impl<'a> Bench<'a> {
     }
 
     fn name(&self, device: DeviceId) -> &str {
-        &self.platform.devices()[usize::from(device.0)].name
+        &self.platform.device_desc(device).name
     }
 }
 

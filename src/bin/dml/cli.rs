@@ -86,8 +86,8 @@ pub(crate) struct DevicesOptions {
     #[arg(long, num_args = 2, value_names = ["FROM", "TO"], requires = "bytes", conflicts_with = "measure")]
     pub(crate) plan: Option<Vec<String>>,
 
-    /// Number of bytes to plan for.
-    #[arg(long, value_name = "N", requires = "plan")]
+    /// Number of bytes to plan for, such as 4096, 512M or 8G.
+    #[arg(long, value_name = "BYTES", requires = "plan", value_parser = bytes)]
     pub(crate) bytes: Option<u64>,
 
     /// Plans with an OpenCL device bound to main memory. May be repeated.

@@ -58,7 +58,11 @@ fn show_plan(
     if options.json {
         return json::print(&plan);
     }
-    let prices = format!("{measured} of {} link prices measured, the others guessed", measured + guessed);
+    let prices = match (measured, guessed) {
+        (_, 0) => "all link prices measured".to_owned(),
+        (0, _) => "all link prices guessed".to_owned(),
+        _ => format!("{measured} of {} link prices measured, the others guessed", measured + guessed),
+    };
     failure::print(&plan::text(&plan, &prices))
 }
 

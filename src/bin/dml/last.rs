@@ -137,7 +137,7 @@ fn parsed(text: &str) -> Result<Vec<Suite>, String> {
 
 /// Returns the devices of a suite, with all properties that affect its times.
 fn devices(machine: &Machine) -> Vec<String> {
-    let desc = |device: &dml::core::DeviceId| &machine.platform.devices()[usize::from(device.0)];
+    let desc = |device: &dml::core::DeviceId| machine.platform.device_desc(*device);
     let shown = |device| {
         let dml::core::DeviceDesc { name, description, driver, units, .. } = desc(device);
         format!("{name} ({description}, driver {driver:?}, {units} units)")

@@ -98,7 +98,7 @@ impl Machine {
 
     /// Checks that all named devices are used.
     pub(crate) fn check_used<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
-        let used = || self.devices.iter().map(|device| &*self.platform.devices()[usize::from(device.0)].name);
+        let used = || self.devices.iter().map(|device| &*self.platform.device_desc(*device).name);
         let Some(name) = names.find(|name| used().all(|used| used != *name)) else { return Ok(()) };
         let used = used().collect::<Vec<_>>().join(", ");
         Err(Failure::Usage(format!("device {name} is not used; the devices are {used}")))

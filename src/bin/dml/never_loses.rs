@@ -293,7 +293,7 @@ impl Bench<'_> {
     }
 
     fn name(&self, device: DeviceId) -> String {
-        self.machine.platform.devices()[usize::from(device.0)].name.to_string()
+        self.machine.platform.device_desc(device).name.to_string()
     }
 }
 

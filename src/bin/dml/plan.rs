@@ -15,9 +15,6 @@ pub(crate) fn plan(platform: &Platform, (from, to): (&str, &str), bytes: u64) ->
             "--plan {from} {to}: both are one memory, so there is nothing to copy"
         )));
     }
-    if bytes == 0 {
-        return Err(Failure::Usage("--bytes 0: there is nothing to copy".to_owned()));
-    }
     let name = |arena: ArenaId| platform.desc(arena).name.to_string();
     let explained = platform.explain(source, target, bytes);
     if explained.first.is_none() && explained.rejected.is_empty() {

@@ -391,7 +391,7 @@ impl Unit<'_> {
 
     /// Returns the device's name.
     pub(crate) fn name(&self) -> &str {
-        &self.platform.devices()[usize::from(self.device.0)].name
+        &self.platform.device_desc(self.device).name
     }
 }
 

@@ -81,7 +81,7 @@ struct About<'a> {
 
 fn devices(machine: &Machine) -> Vec<String> {
     let shown = |device: &dml::core::DeviceId| {
-        let desc = &machine.platform.devices()[usize::from(device.0)];
+        let desc = machine.platform.device_desc(*device);
         let units = if desc.units == 1 { "1 unit".to_owned() } else { format!("{} units", desc.units) };
         format!("{} ({}, {units})", desc.name, desc.description)
     };

@@ -107,8 +107,7 @@ impl Configuration {
     }
 
     fn names(&self, devices: &[DeviceId]) -> Vec<String> {
-        let name =
-            |device: &DeviceId| self.machine.platform.devices()[usize::from(device.0)].name.to_string();
+        let name = |device: &DeviceId| self.machine.platform.device_desc(*device).name.to_string();
         devices.iter().map(name).collect()
     }
 
