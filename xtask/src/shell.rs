@@ -18,6 +18,11 @@ pub(crate) fn repository_root() -> PathBuf {
     Path::new(&package).parent().expect("xtask lies in a folder of the repository").to_owned()
 }
 
+/// Returns the folder of a package of the workspace, which is not the root package.
+pub(crate) fn package_folder(package: &str) -> &str {
+    if package == "dml-coherence" { "dml-core" } else { package }
+}
+
 /// Returns a command of the cargo that runs this program, to be started in the repository's root.
 pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -9,7 +9,7 @@
 
 use super::{PROFILE, broken, folder_of, without_debug_information};
 use crate::Failure;
-use crate::shell::{Outcome, Report, cargo, has_cargo_subcommand, output_of};
+use crate::shell::{Outcome, Report, cargo, folder_of, has_cargo_subcommand, output_of};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
@@ -155,7 +155,7 @@ fn is_installed(report: &mut Report) -> bool {
 impl Part {
     /// Returns whether a file belongs to this part.
     fn has(&self, file: &str) -> bool {
-        let folder = if self.package == "dml" { "src/" } else { self.package };
+        let folder = if self.package == "dml" { "src/" } else { package_folder(self.package) };
         file.starts_with(folder) && file.ends_with(".rs")
     }
 
@@ -260,7 +260,8 @@ mod tests {
             for test in part.outer {
                 let is_in =
                     |folder: &Path| folder.join(format!("{test}.rs")).is_file() || folder.join(test).is_dir();
-                let is_there = is_in(&root.join("tests")) || is_in(&root.join(part.package).join("tests"));
+                let is_there = is_in(&root.join("tests"))
+                    || is_in(&root.join(package_folder(part.package)).join("tests"));
                 assert!(is_there, "{}: no test {test}", part.name);
             }
         }

@@ -2,7 +2,7 @@
 
 use super::PROFILE;
 use super::copy::Copy;
-use crate::shell::cargo;
+use crate::shell::{cargo, package_folder};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,7 +41,7 @@ impl Killer {
     pub(super) fn target(&self, root: &Path) -> Option<(PathBuf, String)> {
         match (self.package(), &self.target) {
             (Some(package), target) => {
-                target.clone().map(|target| (root.join(package).join("tests"), target))
+                target.clone().map(|target| (root.join(package_folder(package)).join("tests"), target))
             }
             (None, target) => Some((root.join("tests"), target.clone().unwrap_or(self.runner.clone()))),
         }
@@ -69,7 +69,8 @@ impl Killer {
             return test.is_empty() || has_test(folder.join(format!("{target}.rs"))) || files.any(has_test);
         }
         let Some(package) = self.package() else { return false };
-        let (parent, source) = (modules.trim_end_matches("tests"), root.join(package).join("src"));
+        let (parent, source) =
+            (modules.trim_end_matches("tests"), root.join(package_folder(package)).join("src"));
         let file = |modules: &str| source.join(modules.trim_end_matches("::").replace("::", "/"));
         let candidates = [file(modules).with_extension("rs"), file(parent).with_extension("rs")];
         candidates.into_iter().chain([file(parent).join("mod.rs")]).any(has_test)
