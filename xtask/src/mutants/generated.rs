@@ -9,7 +9,7 @@
 
 use super::{PROFILE, broken, folder_of, without_debug_information};
 use crate::Failure;
-use crate::shell::{Outcome, Report, cargo, folder_of, has_cargo_subcommand, output_of};
+use crate::shell::{Outcome, Report, cargo, has_cargo_subcommand, output_of, package_folder};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
