@@ -155,7 +155,7 @@ pub(crate) fn policies(arguments: &[String]) -> Result<(), Failure> {
 /// [`Failure::Work`] if it cannot be built, or a run fails or computes a wrong result.
 pub(crate) fn never_loses(arguments: &[String]) -> Result<(), Failure> {
     let mut report = Report::default();
-    let mut command = cargo(["run", "--release", "--bin", "dml", "--", "bench", "never-loses"]);
+    let mut command = cargo(["run", "--profile", "dist", "--bin", "dml", "--", "bench", "never-loses"]);
     command.args(arguments);
     report.command("never-loses", command);
     report.finish()
