@@ -68,8 +68,8 @@ impl Machine {
     fn new(items: u64, shares: bool) -> Self {
         let mut builder = Platform::builder();
         builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
-        builder.add_device(DeviceDesc::new("mortal", DeviceKind::Gpu).with_units(64));
-        builder.add_device(DeviceDesc::new("other", DeviceKind::Gpu).with_units(64));
+        builder.add_device(DeviceDesc::new("mortal", DeviceKind::Gpu).with_compute_units(64));
+        builder.add_device(DeviceDesc::new("other", DeviceKind::Gpu).with_compute_units(64));
         let memory_of = |name: &str, device| {
             let desc = ArenaDesc::new(name, ArenaKind("test"), device).with_remotes(DeviceSet::of(CPU));
             Arc::new(mortal(Null::backed(desc.with_concurrency(Concurrency::BimapFull))))

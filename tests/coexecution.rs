@@ -166,7 +166,7 @@ fn run(case: &Case) -> Result<Report, RunError> {
                         Trouble::Refuses => return Err("refused".into()),
                         Trouble::Panics => panic!("a kernel's panic"),
                         Trouble::FailsInFlight => {
-                            return Ok(Fence::running(|| Err(TransferError::DeviceLost)));
+                            return Ok(Fence::running(|| Err(TransferError::DeviceLost { loss: None })));
                         }
                     }
                 }
@@ -434,7 +434,7 @@ fn dying_kernel(
             Ok(match moment {
                 Moment::DuringAKernel => Fence::running(move || {
                     mortal(&theirs, GPU).die();
-                    Err(TransferError::DeviceLost)
+                    Err(TransferError::DeviceLost { loss: None })
                 }),
                 Moment::BeforeCollecting => Fence::running(move || {
                     mortal(&theirs, GPU).die_at(Death::Before(1));
@@ -753,8 +753,9 @@ impl Launcher for Summing {
         if moment.is_some() {
             mortal(&self.platform, self.device).die();
         }
+        let lost = || Err(TransferError::DeviceLost { loss: None });
         match moment {
-            Some(Moment::DuringAKernel) => Ok(Fence::running(|| Err(TransferError::DeviceLost))),
+            Some(Moment::DuringAKernel) => Ok(Fence::running(lost)),
             Some(Moment::AfterAPackage) => Ok(Fence::done(0)),
             _ => Err(LaunchError::failed("nobody answers")),
         }

@@ -32,11 +32,16 @@ fn faults(kind: CallKind) -> Vec<Fault> {
         CallKind::Free => vec![Fault::Panic, slow],
         CallKind::Alloc => vec![Fault::fail(), Fault::Short(0), Fault::Short(2), Fault::Panic, slow],
         CallKind::Attach | CallKind::Bind | CallKind::Map | CallKind::Unmap => {
-            vec![Fault::fail(), Fault::FailInFence(TransferError::DeviceLost), Fault::Panic, slow]
+            vec![
+                Fault::fail(),
+                Fault::FailInFence(TransferError::DeviceLost { loss: None }),
+                Fault::Panic,
+                slow,
+            ]
         }
         _ => vec![
             Fault::fail(),
-            Fault::FailInFence(TransferError::DeviceLost),
+            Fault::FailInFence(TransferError::DeviceLost { loss: None }),
             Fault::Short(0),
             Fault::Short(2),
             slow,

@@ -9,7 +9,7 @@ use dml::core::{
     ArenaDesc, ArenaId, ArenaKind, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, LinkSpeed,
 };
 use dml::prelude::*;
-use dml::scheduler::policy::Recording;
+use dml::scheduler::policy::RecordedDecisions;
 use dml::scheduler::{Footprint, KernelError, Knowledge, Reason, Report};
 use dml_verify::{Audited, watched};
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ impl Machine {
         builder.add_arena(Arc::new(Null::backed(
             ArenaDesc::new("main", ArenaKind("test"), CPU).with_remotes(cpu),
         )));
-        builder.add_device(DeviceDesc::new("gpu:0", DeviceKind::Accelerator).with_units(4));
+        builder.add_device(DeviceDesc::new("gpu:0", DeviceKind::Accelerator).with_compute_units(4));
         let video = ArenaDesc::new("video", ArenaKind("test"), GPU).with_remotes(cpu);
         let video = builder.add_arena(Arc::new(Null::backed(video)));
         kit::join_staged(&mut builder, ArenaId(0), video, speed);
@@ -87,7 +87,7 @@ impl Machine {
         self.check(1);
         let decisions = report.decisions.as_ref().expect("they are recorded");
         decisions.replay().unwrap();
-        assert_eq!(&decisions.to_string().parse::<Recording>().unwrap(), decisions);
+        assert_eq!(&decisions.to_string().parse::<RecordedDecisions>().unwrap(), decisions);
         report
     }
 

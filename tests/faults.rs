@@ -41,7 +41,7 @@ type Make = fn([Script; 3]) -> Audited;
 fn faults() -> Vec<Fault> {
     vec![
         Fault::fail(),
-        Fault::FailInFence(TransferError::DeviceLost),
+        Fault::FailInFence(TransferError::DeviceLost { loss: None }),
         Fault::Short(0),
         Fault::Short(2),
         Fault::Panic,

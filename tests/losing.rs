@@ -156,7 +156,10 @@ fn i16_a_loss_met_while_a_copy_runs_is_known_to_all() {
                 Poll::Pending => panic!("its copies can only be waited for"),
             },
         };
-        assert!(matches!(failed, Err(AcquireError::CopyFailed { cause: TransferError::DeviceLost, .. })));
+        assert!(matches!(
+            failed,
+            Err(AcquireError::CopyFailed { cause: TransferError::DeviceLost { loss: None }, .. })
+        ));
         everybody_knows(&platform, &bystander);
         assert_eq!(read(&buffer, GPU2_ARENA, 1..LEN), bytes(2, 1..LEN));
     }
@@ -177,11 +180,11 @@ fn i16_a_loss_met_by_a_kernel_is_known_to_all_before_its_grants_end() {
         let platform_of_kernel = platform.clone();
         let kernel = Fence::running(move || {
             test_arena(&platform_of_kernel, GPU_ARENA).inner().die();
-            Err(TransferError::DeviceLost)
+            Err(TransferError::DeviceLost { loss: None })
         });
         let running = grants.in_flight(kernel);
         if waits {
-            assert_eq!(running.wait().map(drop), Err(TransferError::DeviceLost));
+            assert_eq!(running.wait().map(drop), Err(TransferError::DeviceLost { loss: None }));
         } else {
             drop(running);
         }
@@ -234,7 +237,8 @@ fn i15_a_request_whose_source_is_lost_finds_another_when_it_is_made_again() {
     // Of two sources of equal price the smaller is asked first.
     let region = buffer.range(15..35);
     let failed = platform.acquire(CPU).read(&region).try_now();
-    let Err(AcquireError::CopyFailed { from, cause: TransferError::DeviceLost, .. }) = failed else {
+    let Err(AcquireError::CopyFailed { from, cause: TransferError::DeviceLost { loss: None }, .. }) = failed
+    else {
         panic!("{failed:?}")
     };
     assert_eq!(from.id, GPU_ARENA);
@@ -271,7 +275,11 @@ fn an_arena_in_another_answers_for_both() {
 #[test]
 fn a_failure_of_a_device_that_is_there_declares_nothing_lost() {
     // The arena has the last word: an error alone takes nothing away.
-    let script = Script::new().at_kind(CallKind::CopyOut, 1, Fault::FailInFence(TransferError::DeviceLost));
+    let script = Script::new().at_kind(
+        CallKind::CopyOut,
+        1,
+        Fault::FailInFence(TransferError::DeviceLost { loss: None }),
+    );
     let rig = Rig::new().gpu_with(Concurrency::Exclusive, script).staged(MAIN_ARENA, GPU_ARENA);
     let platform = rig.build();
     let buffer = raw(&platform, LEN);
@@ -291,27 +299,27 @@ impl Arena for Speechless {
     }
 
     fn alloc(&self, _: u64) -> Result<NewBlock, AllocError> {
-        Err(AllocError::DeviceLost { arena: self.desc().name.clone() })
+        Err(AllocError::DeviceLost { arena: self.desc().name.clone(), loss: None })
     }
 
     fn map(&self, _: MapRequest<'_>) -> Result<MapReport, TransferError> {
-        Err(TransferError::DeviceLost)
+        Err(TransferError::DeviceLost { loss: None })
     }
 
     fn unmap(&self, _: UnmapRequest<'_>) -> Result<MapReport, TransferError> {
-        Err(TransferError::DeviceLost)
+        Err(TransferError::DeviceLost { loss: None })
     }
 
     fn copy_in(&self, _: CopyIn) -> Result<Fence, TransferError> {
-        Err(TransferError::DeviceLost)
+        Err(TransferError::DeviceLost { loss: None })
     }
 
     fn copy_out(&self, _: CopyOut) -> Result<Fence, TransferError> {
-        Err(TransferError::DeviceLost)
+        Err(TransferError::DeviceLost { loss: None })
     }
 
     fn fill(&self, _: Fill) -> Result<Fence, TransferError> {
-        Err(TransferError::DeviceLost)
+        Err(TransferError::DeviceLost { loss: None })
     }
 
     fn is_lost(&self) -> bool {

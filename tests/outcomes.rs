@@ -159,8 +159,8 @@ fn a_fence_that_fails_poisons() {
         let kernel = platform.acquire(GPU).read_write(&buffer.range(0..9)).try_now().unwrap();
         kernel.in_flight(fence)
     };
-    let failing = || Fence::running(|| Err(TransferError::DeviceLost));
-    assert_eq!(launch(failing()).wait().map(drop), Err(TransferError::DeviceLost));
+    let failing = || Fence::running(|| Err(TransferError::DeviceLost { loss: None }));
+    assert_eq!(launch(failing()).wait().map(drop), Err(TransferError::DeviceLost { loss: None }));
     assert_eq!(poisoned(&buffer, 0..100), (Span::new(0, 9), true));
     buffer.restore(0..100).unwrap();
     drop(launch(failing()));

@@ -125,7 +125,7 @@ fn i15_of_several_failures_the_first_in_order_is_told() {
         let mut future = platform.acquire(GPU).read(&third).read(&unwritten).read(&first).into_future();
         assert!(poll_once(&mut future).is_pending(), "a copy is under way");
         assert_eq!(held.begun().len(), 1, "nothing is begun behind what is refused");
-        held.begun()[0].end(if fails { Err(TransferError::DeviceLost) } else { Ok(LEN) });
+        held.begun()[0].end(if fails { Err(TransferError::DeviceLost { loss: None }) } else { Ok(LEN) });
         let Poll::Ready(Err(error)) = poll_once(&mut future) else { panic!("it is refused") };
         match (&error, fails) {
             (AcquireError::CopyFailed { buffer, .. }, true) => assert_eq!(*buffer, first.name()),
@@ -170,7 +170,7 @@ fn i15_an_acquire_dropped_during_several_copies_leaves_nothing() {
 #[test]
 fn i15_of_several_plans_that_fail_the_first_in_order_is_told() {
     // Which copies fail, in which order they end, and whose error is told.
-    let lost = || Err(TransferError::DeviceLost);
+    let lost = || Err(TransferError::DeviceLost { loss: None });
     for (ends, told) in [
         ([(0, lost()), (1, Ok(LEN)), (2, lost())], 0),
         ([(2, lost()), (1, lost()), (0, Ok(LEN))], 1),
@@ -222,7 +222,7 @@ fn plans_behind_one_that_failed_begin_nothing_more() {
     let [first, second] = [(); 2].map(|()| written_by(&platform, GPU));
     let mut future = platform.acquire(GPU2).read(&first).read(&second).into_future();
     assert!(poll_once(&mut future).is_pending());
-    held.begun()[0].end(Err(TransferError::DeviceLost));
+    held.begun()[0].end(Err(TransferError::DeviceLost { loss: None }));
     assert!(poll_once(&mut future).is_pending(), "a copy is under way");
     held.begun()[1].end(Ok(LEN));
     let Poll::Ready(Err(AcquireError::CopyFailed { buffer, .. })) = poll_once(&mut future) else {
@@ -259,7 +259,7 @@ impl<F: Fn(&CopyJob) -> Result<Fence, TransferError> + Send + Sync> CrossArena f
 #[test]
 fn nothing_begins_behind_a_plan_that_has_failed() {
     let held = Arc::<HeldCopies>::default();
-    let fails = Arc::new(Scripted(|_: &CopyJob| Err(TransferError::DeviceLost)));
+    let fails = Arc::new(Scripted(|_: &CopyJob| Err(TransferError::DeviceLost { loss: None })));
     let platform = star_of([held.clone(), held.clone(), held.clone(), fails]);
     let [first, second] = [(); 2].map(|()| written(&platform));
     // Half of the first buffer comes from where nothing can be had.

@@ -23,8 +23,8 @@ const ITEMS: u64 = 64;
 fn platform() -> Audited {
     let mut builder = Platform::builder();
     builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
-    builder.add_device(DeviceDesc::new("gpu:0", DeviceKind::Gpu).with_units(64));
-    builder.add_device(DeviceDesc::new("gpu:1", DeviceKind::Gpu).with_units(4));
+    builder.add_device(DeviceDesc::new("gpu:0", DeviceKind::Gpu).with_compute_units(64));
+    builder.add_device(DeviceDesc::new("gpu:1", DeviceKind::Gpu).with_compute_units(4));
     let cpu = DeviceSet::of(CPU);
     let main = ArenaDesc::new("main", ArenaKind("test"), CPU).with_remotes(cpu);
     builder.add_arena(Arc::new(Null::backed(main.with_concurrency(Concurrency::BimapFull))));
@@ -84,12 +84,12 @@ fn a_filter_chooses_among_the_devices_that_have_a_variant() {
     assert_eq!(run(|_| true, &kernel), Ok(vec![CPU, SMALL]));
     assert_eq!(run(|desc| desc.kind == DeviceKind::Gpu, &kernel), Ok(vec![SMALL]));
     let both = kernel.clone().variant(GPU, idle);
-    assert_eq!(run(|desc| desc.units > 4, &both), Ok(vec![GPU]));
+    assert_eq!(run(|desc| desc.compute_units > 4, &both), Ok(vec![GPU]));
     // The last choice counts.
     let named = Coexecutor::new(&platform).devices_where(|_| false).devices([CPU]);
     assert!(named.run(&kernel, ITEMS).is_ok());
     // An empty choice is told, with what there was to choose from.
-    let none = run(|desc| desc.units > 4, &kernel).unwrap_err();
+    let none = run(|desc| desc.compute_units > 4, &kernel).unwrap_err();
     assert_eq!(
         none.to_string(),
         "kernel idle: no device to run on: the filter lets gpu:0 pass, and the kernel has variants for gpu:1, cpu"

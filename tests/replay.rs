@@ -7,7 +7,7 @@ mod program;
 use dml::Kernel;
 
 use dml::prelude::*;
-use dml::scheduler::policy::{Decision, Recording};
+use dml::scheduler::policy::{Decision, RecordedDecisions};
 use program::{dml, folder};
 use serde_json::Value;
 
@@ -152,7 +152,7 @@ fn a_program_has_the_decisions_of_the_runs_that_it_asks_for() {
         _ => None,
     });
     assert_eq!(computed.sum::<u64>(), 10_000);
-    let read: Recording = recording.to_string().parse().expect("it prints what it reads");
+    let read: RecordedDecisions = recording.to_string().parse().expect("it prints what it reads");
     assert_eq!(read, recording);
     read.replay().expect("decided the same again");
 }

@@ -69,7 +69,7 @@ impl Machine {
     fn new(item: Duration, access: Access) -> Self {
         let mut builder = Platform::builder();
         for name in ["cpu", "driver:0"] {
-            builder.add_device(DeviceDesc::new(name, DeviceKind::Cpu).with_units(4));
+            builder.add_device(DeviceDesc::new(name, DeviceKind::Cpu).with_compute_units(4));
         }
         let cpu = DeviceSet::of(CPU);
         let main = ArenaDesc::new("main", ArenaKind("test"), CPU).with_remotes(cpu);
@@ -77,7 +77,7 @@ impl Machine {
         let own = ArenaDesc::new("own", ArenaKind("test"), DRIVER).with_remotes(cpu);
         let own = builder.add_arena(Arc::new(Null::backed(own)));
         kit::join_staged(&mut builder, ArenaId(0), own, LinkSpeed::default());
-        builder.add_device(DeviceDesc::new("gpu:0", DeviceKind::Gpu).with_units(100));
+        builder.add_device(DeviceDesc::new("gpu:0", DeviceKind::Gpu).with_compute_units(100));
         let video = ArenaDesc::new("video", ArenaKind("test"), GPU).with_remotes(cpu);
         let video = builder.add_arena(Arc::new(Null::backed(video)));
         kit::join_staged(&mut builder, ArenaId(0), video, LinkSpeed::default());

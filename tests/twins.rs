@@ -9,7 +9,7 @@ use dml::core::{
     ArenaDesc, ArenaId, ArenaKind, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence, LinkSpeed,
 };
 use dml::prelude::*;
-use dml::scheduler::policy::Recording;
+use dml::scheduler::policy::RecordedDecisions;
 use dml::scheduler::{KernelError, Knowledge, Reason, Report};
 use dml_verify::{Audited, watched};
 use std::time::{Duration, Instant};
@@ -49,7 +49,9 @@ impl Machine {
         for (index, model) in models.iter().enumerate() {
             let (name, memory) = (format!("gpu:{index}"), format!("memory {index}"));
             let gpu = DeviceId(index as u16 + 1);
-            builder.add_device(DeviceDesc::new(&name, DeviceKind::Gpu).with_model(*model).with_units(64));
+            builder.add_device(
+                DeviceDesc::new(&name, DeviceKind::Gpu).with_model(*model).with_compute_units(64),
+            );
             let video = ArenaDesc::new(&memory, ArenaKind("test"), gpu).with_remotes(cpu);
             let video = builder.add_arena(Arc::new(Null::backed(video)));
             kit::join_staged(&mut builder, ArenaId(0), video, speed);
@@ -87,7 +89,7 @@ impl Machine {
         grants.release().unwrap();
         let decisions = report.decisions.as_ref().expect("they are recorded");
         decisions.replay().unwrap();
-        assert_eq!(&decisions.to_string().parse::<Recording>().unwrap(), decisions);
+        assert_eq!(&decisions.to_string().parse::<RecordedDecisions>().unwrap(), decisions);
         report
     }
 

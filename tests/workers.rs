@@ -11,7 +11,7 @@ use dml::core::{
     LaunchArg, LaunchError, Launcher, LinkSpeed, Misfit,
 };
 use dml::prelude::*;
-use dml::scheduler::policy::Recording;
+use dml::scheduler::policy::RecordedDecisions;
 use dml::scheduler::{Hooks, KernelError, Knowledge, Report};
 use dml_verify::{Audited, watched};
 use std::collections::HashSet;
@@ -100,7 +100,8 @@ impl Machine {
         builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
         builder.add_device(DeviceDesc::new("worker", DeviceKind::Cpu));
         for index in 0..gpus.len() {
-            builder.add_device(DeviceDesc::new(&format!("gpu:{index}"), DeviceKind::Gpu).with_units(64));
+            builder
+                .add_device(DeviceDesc::new(&format!("gpu:{index}"), DeviceKind::Gpu).with_compute_units(64));
         }
         let mut add = |device: u16, sharing: Option<Concurrency>| {
             let desc = ArenaDesc::new(&format!("memory {device}"), ArenaKind("test"), DeviceId(device));
@@ -155,7 +156,7 @@ impl Machine {
         grants.release().unwrap();
         let decisions = report.decisions.as_ref().expect("they are recorded");
         decisions.replay().unwrap();
-        assert_eq!(&decisions.to_string().parse::<Recording>().unwrap(), decisions);
+        assert_eq!(&decisions.to_string().parse::<RecordedDecisions>().unwrap(), decisions);
         report
     }
 }

@@ -354,7 +354,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let platform = Platform::builder().discover_with(&DiscoverOptions::default().offload(0))?.build()?;
     platform.unavailable().iter().for_each(|missing| println!("missing: {missing}"));
     for device in platform.devices() {
-        println!("{}: {} ({}, {} units)", device.name, device.description, device.driver, device.units);
+        println!(
+            "{}: {} ({}, {} units)",
+            device.name, device.description, device.driver, device.compute_units
+        );
     }
     let Ok(gpu) = platform.device(&name) else {
         println!("there is no {name}");

@@ -21,7 +21,7 @@ use dml_core::{ArenaId, PlatformBuilder, Unavailable};
 ///
 /// let builder = PlatformBuilder::default().discover_with(&DiscoverOptions::default().limit("cpu", 1))?;
 /// assert_eq!(&*builder.devices()[0].name, "cpu");
-/// assert_eq!(builder.devices()[0].units, 1);
+/// assert_eq!(builder.devices()[0].compute_units, 1);
 /// # Ok::<(), dml_arenas::DiscoverError>(())
 /// ```
 pub trait Discover: Sized {

@@ -56,7 +56,7 @@ fn builder(driver: &str, units: u32) -> PlatformBuilder {
     let mut builder = PlatformBuilder::default();
     builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
     let gpu = DeviceDesc::new("gpu", DeviceKind::Gpu).with_description("A card");
-    builder.add_device(gpu.with_driver(driver).with_units(units));
+    builder.add_device(gpu.with_driver(driver).with_compute_units(units));
     let main = ArenaDesc::new("main", ArenaKind("main_mem"), CPU)
         .with_remotes(DeviceSet::of(CPU))
         .with_concurrency(Concurrency::BimapFull);

@@ -127,7 +127,7 @@ mod opencl {
     /// One compute unit of a device that can be divided.
     fn part(test: &str) -> Option<Subject> {
         let (platform, device) = with_opencl(test)?;
-        if platform.device_desc(device).units < 2 {
+        if platform.device_desc(device).compute_units < 2 {
             eprintln!("SKIPPED {test}: opencl:0 has one compute unit");
             return None;
         }

@@ -612,7 +612,7 @@ fn when_all_is_dropped_the_context_is_given_back() {
 #[test]
 fn a_gpu_is_opened_whole_and_only_where_it_is_wanted() {
     let Some((platform, device)) = with_gpu("a_gpu_is_opened_whole") else { return };
-    let units = platform.device_desc(device).units;
+    let units = platform.device_desc(device).compute_units;
     drop(platform);
     let found = |options: DiscoverOptions| Platform::builder().discover_with(&options.offload(0));
     let refused = found(DiscoverOptions::default().limit("cuda:0", units - 1)).map(drop).unwrap_err();
@@ -638,7 +638,7 @@ fn a_gpu_is_described_as_its_driver_does() {
     assert_eq!(told, CUresult::CUDA_SUCCESS);
     assert_eq!(desc.driver, format!("CUDA {}.{}", version / 1000, version % 1000 / 10));
     assert_eq!(
-        desc.units,
+        desc.compute_units,
         theirs.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT).unwrap() as u32
     );
     let bus = theirs.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID).unwrap();

@@ -19,7 +19,7 @@ fn the_processor_and_main_memory_come_first() {
     let platform = Audited::new(Platform::builder().discover().unwrap().build().unwrap());
     let cpu = &platform.devices()[0];
     assert_eq!((&*cpu.name, cpu.kind), ("cpu", DeviceKind::Cpu));
-    assert!(cpu.units >= 1 && !cpu.description.is_empty());
+    assert!(cpu.compute_units >= 1 && !cpu.description.is_empty());
     assert_eq!(&*platform.arenas()[0].desc().name, "main_mem");
     assert!(platform.arenas()[0].desc().is_always_bimapped());
 }
@@ -120,7 +120,7 @@ fn only_the_named_devices_are_opened() {
         .unwrap()
         .build()
         .unwrap();
-    assert_eq!(platform.devices()[0].units, 1);
+    assert_eq!(platform.devices()[0].compute_units, 1);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn an_opencl_device_is_joined_with_main_memory_both_ways_twice() {
 #[test]
 fn a_limit_makes_a_sub_device() {
     let Some((platform, device)) = with_opencl("a_limit_makes_a_sub_device") else { return };
-    let units = platform.device_desc(device).units;
+    let units = platform.device_desc(device).compute_units;
     let named = DiscoverOptions::default().only(["opencl:0"]);
     let limited = |units| Platform::builder().discover_with(&named.clone().limit("opencl:0", units));
     for impossible in [0, units + 1] {
@@ -145,7 +145,10 @@ fn a_limit_makes_a_sub_device() {
     match limited(1) {
         Ok(builder) => {
             let platform = builder.build().unwrap();
-            assert_eq!(platform.devices()[usize::from(platform.device("opencl:0").unwrap().0)].units, 1);
+            assert_eq!(
+                platform.devices()[usize::from(platform.device("opencl:0").unwrap().0)].compute_units,
+                1
+            );
         }
         Err(error) => assert!(error.to_string().contains("cannot split"), "{error}"),
     }
@@ -252,7 +255,7 @@ impl Backend for Stranger {
             return Ok(());
         }
         let units = options.limit_of("stranger:0").unwrap_or(8);
-        let desc = DeviceDesc::new("stranger:0", DeviceKind::Accelerator).with_units(units);
+        let desc = DeviceDesc::new("stranger:0", DeviceKind::Accelerator).with_compute_units(units);
         let native = builder.add_device(desc);
         match self {
             Self::FailsHalfWay => return Err(DiscoverError::unusable("stranger:0", "its fan is stuck")),
@@ -276,7 +279,7 @@ fn a_backend_of_the_application_is_one_line() {
     let options = with(Stranger::Works).only(["stranger:0"]).limit("stranger:0", 3);
     let platform = Audited::new(Platform::builder().discover_with(&options).unwrap().build().unwrap());
     let device = platform.device("stranger:0").unwrap();
-    assert_eq!(platform.device_desc(device).units, 3);
+    assert_eq!(platform.device_desc(device).compute_units, 3);
     let data: Vec<u8> = (0..5003).map(|index| (index % 251) as u8).collect();
     let buffer = platform.buffer_from(data.clone()).unwrap();
     let grants = platform.acquire(device).read(&buffer).wait().unwrap();

@@ -62,12 +62,12 @@ fn the_named_call_fails_and_the_next_does_not() {
     let arena = faulty(
         Script::new()
             .at_kind(CallKind::Alloc, 2, Fault::fail())
-            .at(4, Fault::Fail(TransferError::DeviceLost)),
+            .at(4, Fault::Fail(TransferError::DeviceLost { loss: None })),
     );
     let block = alloc(&arena, 8);
     assert!(arena.alloc(8).unwrap_err().is_out_of_memory());
     assert!(arena.alloc(8).is_ok());
-    assert_eq!(copy_in(&block, 0, &[9]).unwrap_err(), TransferError::DeviceLost);
+    assert_eq!(copy_in(&block, 0, &[9]).unwrap_err(), TransferError::DeviceLost { loss: None });
     assert_eq!(block.seen().unwrap(), [0; 8]);
 }
 
@@ -96,14 +96,14 @@ fn a_short_transfer_moves_its_part_and_says_so() {
 fn faults_can_come_with_the_fence() {
     let arena = faulty(
         Script::new()
-            .at(2, Fault::FailInFence(TransferError::DeviceLost))
+            .at(2, Fault::FailInFence(TransferError::DeviceLost { loss: None }))
             .at(3, Fault::PanicInFence)
             .at(4, Fault::Slow(Duration::from_millis(30)))
             .at(5, Fault::Panic),
     );
     let block = alloc(&arena, 4);
     let fill = |byte| block.fill(Span::new(0, 4), byte);
-    assert_eq!(fill(1).unwrap().wait(), Err(TransferError::DeviceLost));
+    assert_eq!(fill(1).unwrap().wait(), Err(TransferError::DeviceLost { loss: None }));
     let fence = fill(2).unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| fence.wait())).is_err());
     let begun = Instant::now();
@@ -153,15 +153,15 @@ fn a_mechanism_keeps_its_price() {
 #[test]
 fn storage_fails_as_the_script_says() {
     let script = Script::new()
-        .at_kind(CallKind::Alloc, 1, Fault::Fail(TransferError::DeviceLost))
-        .at_kind(CallKind::Alloc, 2, Fault::FailInFence(TransferError::DeviceLost))
+        .at_kind(CallKind::Alloc, 1, Fault::Fail(TransferError::DeviceLost { loss: None }))
+        .at_kind(CallKind::Alloc, 2, Fault::FailInFence(TransferError::DeviceLost { loss: None }))
         .at_kind(CallKind::Alloc, 3, Fault::FailInFence(TransferError::StillLent))
         .at_kind(CallKind::Alloc, 4, Fault::Short(3))
         .at_kind(CallKind::Alloc, 5, Fault::Short(9))
         .at_kind(CallKind::Alloc, 6, Fault::Slow(Duration::from_millis(30)));
     let arena = faulty(script);
     let name = arena.desc().name.clone();
-    let lost = || AllocError::DeviceLost { arena: name.clone() };
+    let lost = || AllocError::DeviceLost { arena: name.clone(), loss: None };
     assert_eq!([(); 2].map(|()| arena.alloc(8).map(drop)), [Err(lost()), Err(lost())]);
     let full = AllocError::OutOfMemory { arena: name.clone(), bytes: 8 };
     assert_eq!(arena.alloc(8).map(drop), Err(full));

@@ -399,7 +399,7 @@ fn devices(platform: &Platform, report: &Report) -> Vec<TraceDevice> {
             name: desc.name.to_string(),
             kind: desc.kind.to_string(),
             description: desc.description.clone(),
-            units: desc.units,
+            units: desc.compute_units,
             is_host: platform.host() == Some(of.device),
             arena: platform.home(of.device).map(|arena| usize::from(arena.0)),
             packages: of.packages,

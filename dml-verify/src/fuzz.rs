@@ -78,7 +78,10 @@ fn armed([how, place, kind, n]: [u8; 4]) -> Option<(Armed, u64)> {
     let (kind, fault) = match how % 8 {
         0 => (others[usize::from(kind) % others.len()], Fault::fail()),
         1 => (transfers[usize::from(kind) % transfers.len()], Fault::fail()),
-        2 => (transfers[usize::from(kind) % transfers.len()], Fault::FailInFence(TransferError::DeviceLost)),
+        2 => (
+            transfers[usize::from(kind) % transfers.len()],
+            Fault::FailInFence(TransferError::DeviceLost { loss: None }),
+        ),
         3 => (transfers[usize::from(kind) % transfers.len()], Fault::Short(u64::from(kind / 32))),
         _ => return None,
     };

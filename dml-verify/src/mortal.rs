@@ -78,14 +78,14 @@ impl Mortality {
                 self.die();
             }
         }
-        if self.is_lost() { Err(TransferError::DeviceLost) } else { Ok(dies_now && during) }
+        if self.is_lost() { Err(TransferError::DeviceLost { loss: None }) } else { Ok(dies_now && during) }
     }
 
     /// Makes a call whose work is complete when the call returns.
     fn answered<R>(&self, call: impl FnOnce() -> Result<R, TransferError>) -> Result<R, TransferError> {
         if self.call()? {
             self.die();
-            return Err(TransferError::DeviceLost);
+            return Err(TransferError::DeviceLost { loss: None });
         }
         call()
     }
@@ -99,7 +99,7 @@ impl Around for Mortality {
         bytes: u64,
         make: impl FnOnce(u64) -> Result<R, AllocError>,
     ) -> Result<R, AllocError> {
-        let lost = || AllocError::DeviceLost { arena: arena.name.clone() };
+        let lost = || AllocError::DeviceLost { arena: arena.name.clone(), loss: None };
         self.answered(|| Ok(make(bytes))).unwrap_or_else(|_| Err(lost()))
     }
 
@@ -122,7 +122,7 @@ impl Around for Mortality {
         Ok(Fence::running(move || {
             fence.wait()?;
             is_dead.store(true, Ordering::SeqCst);
-            Err(TransferError::DeviceLost)
+            Err(TransferError::DeviceLost { loss: None })
         }))
     }
 

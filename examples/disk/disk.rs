@@ -128,7 +128,7 @@ impl Spill {
     /// Checks that the file can still be used.
     fn used(&self) -> Result<(), TransferError> {
         match self.loss.get() {
-            Some(loss) => Err(TransferError::Lost { device: DISK.into(), loss: loss.clone() }),
+            Some(loss) => Err(TransferError::DeviceLost { loss: Some(loss.clone()) }),
             None => Ok(()),
         }
     }
@@ -145,7 +145,7 @@ impl Spill {
             };
         }
         let loss = self.loss.get_or_init(|| message).clone();
-        TransferError::Lost { device: DISK.into(), loss }
+        TransferError::DeviceLost { loss: Some(loss) }
     }
 }
 
@@ -156,7 +156,7 @@ impl Arena for DiskArena {
 
     fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
         if let Some(loss) = self.spill.loss.get() {
-            return Err(AllocError::Lost { arena: self.desc.name.clone(), loss: loss.clone() });
+            return Err(AllocError::DeviceLost { arena: self.desc.name.clone(), loss: Some(loss.clone()) });
         }
         let full = || AllocError::OutOfMemory { arena: self.desc.name.clone(), bytes: len };
         HeapBlock::take(&self.heap, len).map(|block| NewBlock::new(Arc::new(block))).ok_or_else(full)

@@ -70,7 +70,6 @@ pub(crate) struct BoardArena {
 /// The state that transfers and kernels use.
 #[derive(Debug)]
 struct Card {
-    name: Arc<str>,
     memory: Mutex<Vec<u8>>,
     is_unplugged: AtomicBool,
 }
@@ -79,7 +78,7 @@ impl Card {
     /// Calls `act` with some bytes of the memory.
     fn with<R>(&self, place: Span, act: impl FnOnce(&mut [u8]) -> R) -> Result<R, TransferError> {
         if self.is_unplugged.load(Ordering::SeqCst) {
-            return Err(TransferError::Lost { device: self.name.clone(), loss: UNPLUGGED.into() });
+            return Err(TransferError::DeviceLost { loss: Some(UNPLUGGED.into()) });
         }
         Ok(act(&mut self.memory.lock()[place.start() as usize..place.end() as usize]))
     }
@@ -91,7 +90,7 @@ impl BoardArena {
     /// Creates a board with an empty memory.
     pub(crate) fn new(name: &str, native: DeviceId, bytes: u64) -> std::io::Result<Self> {
         let memory = Mutex::new(vec![0; bytes as usize]);
-        let card = Card { name: name.into(), memory, is_unplugged: AtomicBool::new(false) };
+        let card = Card { memory, is_unplugged: AtomicBool::new(false) };
         Ok(Self {
             desc: ArenaDesc::new(name, ArenaKind("fpga"), native),
             heap: Arc::new(Heap::new(bytes)),
@@ -132,7 +131,7 @@ impl Arena for BoardArena {
     fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
         let arena = self.desc.name.clone();
         if self.is_lost() {
-            return Err(AllocError::Lost { arena, loss: UNPLUGGED.into() });
+            return Err(AllocError::DeviceLost { arena, loss: Some(UNPLUGGED.into()) });
         }
         let block = HeapBlock::take(&self.heap, len);
         block.map(|block| NewBlock::new(Arc::new(block))).ok_or(AllocError::OutOfMemory { arena, bytes: len })

@@ -79,7 +79,7 @@ impl Arena for Thief {
         let how = *self.how.lock();
         if how == How::PutsBack {
             request.put_back(self.kept.lock().pop().expect("it has kept some"));
-            return Err(TransferError::DeviceLost);
+            return Err(TransferError::DeviceLost { loss: None });
         }
         let mut report = self.inner.map(request)?;
         match how {

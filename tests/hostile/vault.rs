@@ -252,7 +252,7 @@ impl Vault {
             Lie::Short => bytes.saturating_sub(1),
             _ => bytes,
         };
-        let result = if self.fails { Err(TransferError::DeviceLost) } else { Ok(moved) };
+        let result = if self.fails { Err(TransferError::DeviceLost { loss: None }) } else { Ok(moved) };
         let fence = Fence::awaited(Ended { plan: self.plan.clone(), result });
         if self.lie == Lie::ForgetsFence {
             std::mem::forget(fence);

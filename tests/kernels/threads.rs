@@ -103,7 +103,7 @@ fn kernels_share_the_threads_of_the_host() {
     let threads = || std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
     let platform = platform();
     let data = data(&platform);
-    let units = platform.devices()[0].units as usize;
+    let units = platform.devices()[0].compute_units as usize;
     let before = threads();
     let kernels: Vec<_> = (0..100).map(|number| adds(&platform, &data, number % 2 == 0)).collect();
     assert!(threads() <= before + 2 * units, "{} threads for 100 kernels", threads() - before);

@@ -84,7 +84,7 @@ fn what_a_job_holds_has_gone_when_its_fence_ends() {
             let held = Goes(changes.clone());
             let fence = worker.run(move || {
                 let _held = &held;
-                if fails { Err(TransferError::DeviceLost) } else { Ok(3) }
+                if fails { Err(TransferError::DeviceLost { loss: None }) } else { Ok(3) }
             });
             assert_eq!(fence.wait().is_err(), fails);
             assert_eq!(changes.seen(), 1 + u64::from(fails));

@@ -44,7 +44,7 @@ fn platform_priced(
     more: impl FnOnce(&mut PlatformBuilder, ArenaId),
 ) -> Audited {
     let mut builder = Platform::builder();
-    builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu).with_units(cores));
+    builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu).with_compute_units(cores));
     builder.add_device(DeviceDesc::new("gpu:0", DeviceKind::Gpu));
     let cpu = DeviceSet::of(CPU);
     let main = ArenaDesc::new("main", ArenaKind("test"), CPU).with_remotes(cpu);

@@ -386,7 +386,7 @@ impl CrossArena for Asks {
     }
 
     fn copy(&self, _: CopyJob) -> Result<Fence, TransferError> {
-        Err(TransferError::DeviceLost)
+        Err(TransferError::DeviceLost { loss: None })
     }
 }
 

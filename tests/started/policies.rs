@@ -3,7 +3,7 @@
 use super::{CPU, GPU, ITEMS, Slot, Turn, Work};
 use dml::core::internal::sync::{Arc, Mutex};
 use dml::prelude::*;
-use dml::scheduler::policy::{Recording, replay};
+use dml::scheduler::policy::{RecordedDecisions, replay};
 use dml::scheduler::{
     LeftOut, Package, Reason, Report, RunCanceller, RunError, UnitId,
     policy::{Computed, Policy},
@@ -50,7 +50,7 @@ fn a_run_follows_a_policy_from_outside() {
     let recording = report.decisions.unwrap();
     replay(&mut Trapezoid { next: 100 }, recording.decisions()).unwrap();
     recording.replay().unwrap();
-    let read: Recording = recording.to_string().parse().unwrap();
+    let read: RecordedDecisions = recording.to_string().parse().unwrap();
     assert_eq!(read, recording);
     assert_eq!(
         read.replay().unwrap_err().to_string(),
@@ -411,7 +411,7 @@ fn a_policy_calls_a_unit_up_during_the_first_package() {
     assert_eq!(report.called_up.len(), 1);
     // The answer that names an unknown unit reads back.
     let recording = report.decisions.unwrap();
-    let read: Recording = recording.to_string().parse().unwrap();
+    let read: RecordedDecisions = recording.to_string().parse().unwrap();
     assert_eq!(read, recording);
     replay(&mut ByTheClock::default(), read.decisions()).unwrap();
 }

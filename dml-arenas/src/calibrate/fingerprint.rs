@@ -77,7 +77,7 @@ impl DeviceFingerprint {
             name: device.name.to_string(),
             description: device.description.clone(),
             driver: device.driver.clone(),
-            units: (!COPIED_BY_OTHERS.contains(&arena.kind)).then_some(device.units),
+            units: (!COPIED_BY_OTHERS.contains(&arena.kind)).then_some(device.compute_units),
         }
     }
 
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn units_count_only_where_they_copy() {
         let of = |kind, units| {
-            let device = DeviceDesc::new("device", DeviceKind::Cpu).with_units(units);
+            let device = DeviceDesc::new("device", DeviceKind::Cpu).with_compute_units(units);
             DeviceFingerprint::of(&device, &ArenaDesc::new("arena", ArenaKind(kind), DeviceId(0)))
         };
         assert_eq!(of("main_mem", 2), of("main_mem", 8));

@@ -144,7 +144,7 @@ impl Arena for CudaArena {
     fn bind(&self, root: &Backing) -> Result<NewBlock, AllocError> {
         let arena = &self.desc.name;
         if self.is_lost() {
-            return Err(AllocError::DeviceLost { arena: arena.clone() });
+            return Err(AllocError::DeviceLost { arena: arena.clone(), loss: None });
         }
         let Some(host) = root.host() else {
             return Err(AllocError::unsupported(&self.desc, "sharing storage that is no host memory"));

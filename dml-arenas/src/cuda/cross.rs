@@ -126,7 +126,7 @@ impl CrossArena for Peer {
         let (source, target) = (from.at(start), to.at(start));
         let (session, other) = (from.session().clone(), to.session().clone());
         if other.is_lost() {
-            return Err(TransferError::DeviceLost);
+            return Err(TransferError::DeviceLost { loss: None });
         }
         let (here, there) = (session.context(), other.context());
         // SAFETY: the job's bytes lie within both blocks, and are reserved for it until it is dropped. The

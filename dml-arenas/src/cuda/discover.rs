@@ -115,7 +115,7 @@ fn add_device(
     let desc = DeviceDesc::new(name, DeviceKind::Gpu)
         .with_description(format!("{} ({}, {})", found.name, found.uuid, found.pci))
         .with_driver(found.driver())
-        .with_units(found.units)
+        .with_compute_units(found.units)
         .with_model(found.name.clone())
         .with_hardware(hardware(&found.pci));
     let native = builder.add_device(desc);

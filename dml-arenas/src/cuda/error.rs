@@ -71,7 +71,7 @@ pub(super) fn is_lost(code: CUresult) -> bool {
 /// Returns the error of a transfer or a launch.
 pub(super) fn transfer_error(failure: Failure) -> TransferError {
     if is_lost(failure.code) {
-        return TransferError::DeviceLost;
+        return TransferError::DeviceLost { loss: None };
     }
     refused(failure.call, failure.code, words(failure.code))
 }
@@ -86,7 +86,7 @@ pub(super) fn alloc_error(arena: &Arc<str>, failure: Failure, bytes: u64) -> All
     let (arena, Failure { call, code }) = (arena.clone(), failure);
     match code {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => AllocError::OutOfMemory { arena, bytes },
-        code if is_lost(code) => AllocError::DeviceLost { arena },
+        code if is_lost(code) => AllocError::DeviceLost { arena, loss: None },
         code => {
             AllocError::Framework { arena, call, code: i64::from(code as u32), message: words(code).into() }
         }

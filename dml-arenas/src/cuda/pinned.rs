@@ -168,7 +168,7 @@ unsafe impl HostStore for Store {
     fn allocate(&self, arena: &Arc<str>, len: u64) -> Result<(HostSpan, Keeps), AllocError> {
         let (arena, limit_bytes) = (arena.clone(), self.0.limit_bytes);
         if self.is_lost() {
-            return Err(AllocError::DeviceLost { arena });
+            return Err(AllocError::DeviceLost { arena, loss: None });
         }
         if len > limit_bytes {
             return Err(AllocError::TooLarge { arena, bytes: len, limit_bytes });

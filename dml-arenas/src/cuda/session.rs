@@ -268,14 +268,14 @@ impl Session {
     /// # Errors
     /// [`TransferError::DeviceLost`] if the device is lost, or in a fork.
     pub(super) fn enter(&self) -> Result<Entered<'_>, TransferError> {
-        if self.is_lost() { Err(TransferError::DeviceLost) } else { self.enter_lost() }
+        if self.is_lost() { Err(TransferError::DeviceLost { loss: None }) } else { self.enter_lost() }
     }
 
     /// Makes the context current like [`enter`](Self::enter), also if the device is lost. For waiting and
     /// cleanup.
     pub(super) fn enter_lost(&self) -> Result<Entered<'_>, TransferError> {
         if !self.is_here() {
-            return Err(TransferError::DeviceLost);
+            return Err(TransferError::DeviceLost { loss: None });
         }
         enter(self.context).map_err(|failure| self.failed(failure))
     }

@@ -50,9 +50,10 @@ impl Around for Faults {
     ) -> Result<R, AllocError> {
         let name = || arena.name.clone();
         match self.meet(arena, kind) {
-            Some(Fault::Fail(TransferError::DeviceLost) | Fault::FailInFence(TransferError::DeviceLost)) => {
-                Err(AllocError::DeviceLost { arena: name() })
-            }
+            Some(
+                Fault::Fail(TransferError::DeviceLost { loss: None })
+                | Fault::FailInFence(TransferError::DeviceLost { loss: None }),
+            ) => Err(AllocError::DeviceLost { arena: name(), loss: None }),
             Some(Fault::Fail(_) | Fault::FailInFence(_)) => {
                 Err(AllocError::OutOfMemory { arena: name(), bytes })
             }

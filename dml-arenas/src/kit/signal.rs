@@ -36,7 +36,7 @@ impl From<NoResult> for TransferError {
             NoResult::GivenUp => {
                 Self::Framework { call: "signal", code: -1, message: no_result.to_string().into() }
             }
-            NoResult::Forked => Self::DeviceLost,
+            NoResult::Forked => Self::DeviceLost { loss: None },
         }
     }
 }
@@ -320,7 +320,7 @@ mod tests {
     fn who_gives_up_has_no_code_of_a_framework() {
         let told = TransferError::from(NoResult::GivenUp);
         assert!(matches!(&told, TransferError::Framework { call: "signal", code: -1, .. }), "{told:?}");
-        assert_eq!(TransferError::from(NoResult::Forked), TransferError::DeviceLost);
+        assert_eq!(TransferError::from(NoResult::Forked), TransferError::DeviceLost { loss: None });
     }
 
     #[test]
@@ -488,7 +488,7 @@ mod tests {
 
     impl From<Unmade> for TransferError {
         fn from(_: Unmade) -> Self {
-            Self::DeviceLost
+            Self::DeviceLost { loss: None }
         }
     }
 

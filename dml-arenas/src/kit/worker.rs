@@ -75,7 +75,7 @@ impl Worker {
             self.queue.changed.notify_all();
         } else {
             drop(job);
-            signaller.end(Err(TransferError::DeviceLost));
+            signaller.end(Err(TransferError::DeviceLost { loss: None }));
         }
         signal.fence()
     }
@@ -188,7 +188,7 @@ mod tests {
         use crate::fork::testing::{child_says, fork};
         let worker = Worker::start("test").unwrap();
         let says = child_says(fork, || {
-            let refused = worker.run(|| Ok(1)).wait() == Err(TransferError::DeviceLost);
+            let refused = worker.run(|| Ok(1)).wait() == Err(TransferError::DeviceLost { loss: None });
             // The child drops its copy of the worker.
             drop(Worker { origin: worker.origin, queue: worker.queue.clone() });
             refused

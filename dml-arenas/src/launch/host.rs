@@ -115,7 +115,7 @@ fn on_host(
     platform: &Platform,
     launcher: impl Fn(u32) -> Result<HostLauncher, HostError>,
 ) -> Result<Vec<(DeviceId, HostLauncher)>, HostError> {
-    let threads = |device: DeviceId| platform.device_desc(device).units;
+    let threads = |device: DeviceId| platform.device_desc(device).compute_units;
     let made = |device| launcher(threads(device)).map(|launcher| (device, launcher));
     platform.host().into_iter().map(made).collect()
 }

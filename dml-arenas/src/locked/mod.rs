@@ -124,7 +124,11 @@ impl<M: CrossArena> CrossArena for Here<M> {
     }
 
     fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
-        if self.origin.is_here() { self.mechanism.copy(job) } else { Err(TransferError::DeviceLost) }
+        if self.origin.is_here() {
+            self.mechanism.copy(job)
+        } else {
+            Err(TransferError::DeviceLost { loss: None })
+        }
     }
 }
 

@@ -26,7 +26,8 @@ pub(crate) fn discover(
             return Err(DiscoverError::BadLimit { device: CPU.to_owned(), units, reason });
         }
     };
-    let desc = DeviceDesc::new(CPU, DeviceKind::Cpu).with_description(description()).with_units(units);
+    let desc =
+        DeviceDesc::new(CPU, DeviceKind::Cpu).with_description(description()).with_compute_units(units);
     let native = builder.add_device(desc);
     Ok(builder.add_arena(Arc::new(MainMem::new(native))))
 }

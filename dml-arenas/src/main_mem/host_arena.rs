@@ -72,7 +72,7 @@ impl HostArena {
     }
 
     fn expect_there(&self) -> Result<(), TransferError> {
-        if self.store.is_lost() { Err(TransferError::DeviceLost) } else { Ok(()) }
+        if self.store.is_lost() { Err(TransferError::DeviceLost { loss: None }) } else { Ok(()) }
     }
 }
 

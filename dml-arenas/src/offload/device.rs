@@ -310,7 +310,7 @@ impl OffloadDevice {
     ///
     /// # Errors
     /// [`OffloadError::Library`] with the loader's message, [`OffloadError::TooLong`],
-    /// [`OffloadError::Lost`].
+    /// [`OffloadError::DeviceLost`].
     pub fn load(&self, path: impl AsRef<Path>) -> Result<(), OffloadError> {
         let path = path.as_ref();
         let load = Command::Load { path: path.as_os_str().as_bytes().to_vec() };
@@ -458,7 +458,7 @@ impl OffloadDevice {
     /// Returns the error of a lost device.
     pub(super) fn lost(&self) -> OffloadError {
         let loss = self.loss().unwrap_or(Loss::Stopped);
-        OffloadError::Lost { device: self.name.clone(), loss }
+        OffloadError::DeviceLost { device: self.name.clone(), loss }
     }
 
     /// Returns the error of a resource that this process could not get.

@@ -144,7 +144,7 @@ fn add_device(
     // The worker runs on the host's cores, in a process with its own memory.
     let desc = DeviceDesc::new(device.name(), DeviceKind::Cpu)
         .with_description(format!("worker process on {}", description()))
-        .with_units(device.threads());
+        .with_compute_units(device.threads());
     let native = builder.add_device(desc);
     let arena = builder.add_arena(Arc::new(OffloadArena::new(device.clone(), native)));
     cross::join(builder, main, arena);

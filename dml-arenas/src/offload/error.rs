@@ -58,7 +58,7 @@ pub enum OffloadError {
     },
     /// The device is lost.
     #[error("{device} is lost: {loss}")]
-    Lost {
+    DeviceLost {
         /// The device's name.
         device: Arc<str>,
         /// Why the device is lost.
@@ -167,7 +167,7 @@ impl OffloadError {
     /// Returns the device and its loss, if a loss is the cause.
     fn loss(&self) -> Option<(Arc<str>, Arc<str>)> {
         match self {
-            Self::Lost { device, loss } => Some((device.clone(), loss.to_string().into())),
+            Self::DeviceLost { device, loss } => Some((device.clone(), loss.to_string().into())),
             Self::Forked => Some(("offload".into(), self.to_string().into())),
             Self::Dependency { cause, .. } => cause.loss(),
             _ => None,
@@ -190,7 +190,7 @@ pub(super) const NO_CODE: i32 = -1;
 impl From<OffloadError> for TransferError {
     fn from(error: OffloadError) -> Self {
         if let Some((device, loss)) = error.loss() {
-            return Self::Lost { device, loss };
+            return Self::DeviceLost { loss: Some(format!("{device}: {loss}").into()) };
         }
         let code = match &error {
             OffloadError::Function { code, .. } => *code,
@@ -204,7 +204,7 @@ impl OffloadError {
     /// Turns the error into that of an allocation in `arena`.
     pub(super) fn of_alloc(self, arena: &Arc<str>) -> AllocError {
         if let Some((_, loss)) = self.loss() {
-            return AllocError::Lost { arena: arena.clone(), loss };
+            return AllocError::DeviceLost { arena: arena.clone(), loss: Some(loss) };
         }
         let (arena, code) = (arena.clone(), NO_CODE.into());
         AllocError::Framework { arena, call: "offload", code, message: self.to_string().into() }

@@ -62,7 +62,7 @@ impl OffloadDevice {
     /// loading.
     ///
     /// # Errors
-    /// [`OffloadError::UnknownFunction`], [`OffloadError::TooLong`], [`OffloadError::Lost`].
+    /// [`OffloadError::UnknownFunction`], [`OffloadError::TooLong`], [`OffloadError::DeviceLost`].
     pub fn function(self: &Arc<Self>, name: &str) -> Result<Function, OffloadError> {
         let find = Command::Find { name: name.to_owned() };
         let reply = self.ask("a lookup", &find, Some(CONTROL_LIMIT))?;

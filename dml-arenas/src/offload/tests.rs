@@ -299,8 +299,8 @@ fn a_reply_that_does_not_fit_its_run_loses_the_device() {
         assert!(matches!(device.loss(), Some(Loss::Protocol { .. })), "{wrong:?}: {:?}", device.loss());
         assert!(watch.kills.load(Ordering::Relaxed) > 0, "{wrong:?}: it was left alive");
         assert_eq!(pipeline.begin(&function, 0..1, &[], &[]).unwrap_err(), error);
-        let loss = device.loss().unwrap().to_string().into();
-        assert_eq!(run.fence().wait(), Err(TransferError::Lost { device: device.name().clone(), loss }));
+        let loss = format!("{}: {}", device.name(), device.loss().unwrap()).into();
+        assert_eq!(run.fence().wait(), Err(TransferError::DeviceLost { loss: Some(loss) }));
     }
 }
 
@@ -501,7 +501,7 @@ fn a_transport_that_fails_a_transfer_is_a_lost_device() {
     assert_eq!(watch.transfers.load(Ordering::Relaxed), 1);
     let error = arena.fill(fill).map(drop).unwrap_err();
     assert!(
-        matches!(&error, TransferError::Lost { device, loss } if &**device == "offload:7" && loss.contains("a cut wire")),
+        matches!(&error, TransferError::DeviceLost { loss: Some(loss) } if loss.starts_with("offload:7: ") && loss.contains("a cut wire")),
         "{error}"
     );
     assert_eq!(watch.transfers.load(Ordering::Relaxed), 1, "nothing is asked of a lost device");

@@ -183,7 +183,7 @@ fn add_device(
         .with_description(format!("{}{part}", found.description))
         .with_driver(found.driver.clone())
         .with_model(found.description.clone())
-        .with_units(session.part.units);
+        .with_compute_units(session.part.units);
     desc.hardware = hardware(found);
     let native = builder.add_device(desc);
     let host = builder.native(main);

@@ -52,7 +52,7 @@ pub(super) fn is_lost(code: i32) -> bool {
 /// Returns the error of a transfer, a change of map state or a launch.
 pub(super) fn transfer_error(call: &'static str, code: i32) -> TransferError {
     if is_lost(code) {
-        return TransferError::DeviceLost;
+        return TransferError::DeviceLost { loss: None };
     }
     TransferError::Framework { call, code: code.into(), message: words(code).into() }
 }
@@ -76,7 +76,7 @@ pub(super) fn alloc_error(
         CL_MEM_OBJECT_ALLOCATION_FAILURE | CL_OUT_OF_RESOURCES | CL_OUT_OF_HOST_MEMORY => {
             AllocError::OutOfMemory { arena, bytes }
         }
-        code if is_lost(code) => AllocError::DeviceLost { arena },
+        code if is_lost(code) => AllocError::DeviceLost { arena, loss: None },
         code => AllocError::Framework { arena, call, code: code.into(), message: words(code).into() },
     }
 }

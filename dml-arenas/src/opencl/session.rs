@@ -258,7 +258,7 @@ impl Session {
 
     /// Checks that this process is no fork, so that it may call the driver.
     fn expect_here(&self) -> Result<(), TransferError> {
-        if self.is_here() { Ok(()) } else { Err(TransferError::DeviceLost) }
+        if self.is_here() { Ok(()) } else { Err(TransferError::DeviceLost { loss: None }) }
     }
 
     /// Reserves `bytes` bytes, or returns `None` if the device has less memory left.

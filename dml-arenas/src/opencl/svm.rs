@@ -172,6 +172,6 @@ mod tests {
             block.copy_out(0, &mut memory, all).err(),
             block.fill(all, 1).err(),
         ];
-        assert_eq!(refused, [(); 3].map(|()| Some(TransferError::DeviceLost)));
+        assert_eq!(refused, [(); 3].map(|()| Some(TransferError::DeviceLost { loss: None })));
     }
 }

@@ -20,7 +20,7 @@ unsafe impl HostStore for Store {
     fn allocate(&self, arena: &Arc<str>, len: u64) -> Result<(HostSpan, Keeps), AllocError> {
         let arena = || arena.clone();
         if let Some(loss) = self.0.loss() {
-            return Err(AllocError::Lost { arena: arena(), loss });
+            return Err(AllocError::DeviceLost { arena: arena(), loss: Some(loss) });
         }
         let limit_bytes = self.0.bytes();
         if len > limit_bytes {
@@ -78,8 +78,8 @@ mod tests {
             block.copy_out(0, &mut host, all).err(),
             block.fill(all, 1).err(),
         ];
-        assert_eq!(refused, [(); 3].map(|()| Some(TransferError::DeviceLost)));
-        let Err(AllocError::Lost { loss, .. }) = OwnBlock::alloc(&arena, 1) else {
+        assert_eq!(refused, [(); 3].map(|()| Some(TransferError::DeviceLost { loss: None })));
+        let Err(AllocError::DeviceLost { loss: Some(loss), .. }) = OwnBlock::alloc(&arena, 1) else {
             panic!("a block of lost memory")
         };
         assert_eq!(&*loss, "a worker does not end");

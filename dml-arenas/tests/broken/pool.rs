@@ -169,7 +169,7 @@ impl Pool {
                         std::thread::park();
                     }
                 }),
-                _ => Fence::running(|| Err(TransferError::DeviceLost)),
+                _ => Fence::running(|| Err(TransferError::DeviceLost { loss: None })),
             };
         }
         let end = Arc::new(End::default());
@@ -275,7 +275,7 @@ impl Arena for Pool {
 
     fn alloc(&self, len: u64) -> Result<NewBlock, AllocError> {
         if self.is_off() && self.defect != Defect::LossIgnored {
-            return Err(AllocError::DeviceLost { arena: self.desc.name.clone() });
+            return Err(AllocError::DeviceLost { arena: self.desc.name.clone(), loss: None });
         }
         let full = || AllocError::OutOfMemory { arena: self.desc.name.clone(), bytes: len };
         let room = len.checked_next_multiple_of(64).ok_or_else(full)?;

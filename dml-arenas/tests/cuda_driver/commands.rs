@@ -203,16 +203,16 @@ fn a_device_that_fails_is_lost_with_its_reason_and_gives_everything_back() {
     assert!(arena.loss().is_none());
     driver.lose(0, code::LAUNCH_FAILED);
     drop(held);
-    assert_eq!(fence.wait(), Err(TransferError::DeviceLost));
+    assert_eq!(fence.wait(), Err(TransferError::DeviceLost { loss: None }));
     assert!(arena.is_lost());
     let loss = arena.loss().expect("it is known why");
     assert!(loss.contains("cuMemsetD8Async") && loss.contains("CUDA_ERROR_LAUNCH_FAILED"), "{loss}");
     assert!(loss.contains("unspecified launch failure"), "{loss}");
-    assert_eq!(other.wait(), Err(TransferError::DeviceLost));
+    assert_eq!(other.wait(), Err(TransferError::DeviceLost { loss: None }));
     // Nothing is asked of the driver any more.
     let (asked, refused) =
         driver.made_by("cuMemsetD8Async", || blocks[0].fill(Span::new(0, 1000), 1).map(drop));
-    assert_eq!((asked, refused), (0, Err(TransferError::DeviceLost)));
+    assert_eq!((asked, refused), (0, Err(TransferError::DeviceLost { loss: None })));
     // Not even for what is idle.
     let refused = dml_core::OwnBlock::alloc(&arena, 3000).map(drop).unwrap_err();
     assert!(refused.is_device_lost(), "{refused}");
@@ -235,7 +235,7 @@ fn a_command_of_a_lost_device_has_ended_once_that_is_told() {
     drop(held);
     told.recv_timeout(Duration::from_secs(20)).expect("it is woken");
     assert!(fence.has_ended());
-    assert_eq!(fence.wait(), Err(TransferError::DeviceLost));
+    assert_eq!(fence.wait(), Err(TransferError::DeviceLost { loss: None }));
     drop((block, platform));
     driver.lose(0, 0);
     nothing_is_left(driver);

@@ -24,7 +24,7 @@ fn a_gpu_is_described_as_its_driver_does() {
     for (index, gpu) in ["cuda:0", "cuda:1", "cuda:2"].into_iter().enumerate() {
         let desc = &platform.devices()[usize::from(platform.device(gpu).unwrap().0)];
         assert_eq!(desc.driver, "CUDA 13.0");
-        assert_eq!(desc.units, 100 + index as u32);
+        assert_eq!(desc.compute_units, 100 + index as u32);
         assert_eq!(desc.model.as_deref(), Some(format!("Stand-in {index}").as_str()));
         assert_eq!(desc.hardware.as_deref(), Some(format!("pci 0000:{:02x}:00.0", 0x1a + index).as_str()));
         let digit = ["a0", "a1", "a2"][index];
@@ -131,7 +131,10 @@ fn in_a_fork_the_devices_are_lost_and_the_driver_is_left_alone() {
             assert!(arena.is_lost());
             let loss = arena.loss().unwrap();
             assert!(loss.contains("a fork"), "{loss}");
-            assert_eq!(block.fill(dml_core::Span::new(0, 10), 1).map(drop), Err(TransferError::DeviceLost));
+            assert_eq!(
+                block.fill(dml_core::Span::new(0, 10), 1).map(drop),
+                Err(TransferError::DeviceLost { loss: None })
+            );
             let refused = dml_core::OwnBlock::alloc(arena, 10).map(drop).unwrap_err();
             assert!(refused.is_device_lost(), "{refused}");
         }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 /// The error of a transfer, which names the device and says why it is lost.
 fn lost(rig: &Rig) -> TransferError {
-    let loss = rig.device().loss().expect("it is lost").to_string().into();
-    TransferError::Lost { device: "offload:0".into(), loss }
+    let loss = format!("offload:0: {}", rig.device().loss().expect("it is lost")).into();
+    TransferError::DeviceLost { loss: Some(loss) }
 }
 
 /// What everybody hears of a device that is lost.
@@ -25,7 +25,7 @@ fn expect_lost(rig: &Rig, block: &BlockRef) {
     assert_eq!(bytes.bytes(), [7; 8]);
     let error = rig.arena.alloc(8).unwrap_err();
     let why = rig.device().loss().unwrap().to_string().into();
-    assert_eq!(error, AllocError::Lost { arena: "offload:0".into(), loss: why });
+    assert_eq!(error, AllocError::DeviceLost { arena: "offload:0".into(), loss: Some(why) });
     assert!(error.is_device_lost());
     assert_eq!(rig.arena.loss().as_deref(), rig.device().loss().map(|loss| loss.to_string()).as_deref());
     assert!(rig.device().function("scale").unwrap_err().is_device_lost());
@@ -72,7 +72,7 @@ fn a_worker_that_hangs_is_killed_for_it() {
     let hung = pipeline.run(&rig.function("hang"), 0..1, &[], &[]).unwrap();
     let behind = pipeline.fill((&block, Span::new(0, 8)), 1, &[]).unwrap();
     match hung.wait().unwrap_err() {
-        OffloadError::Lost { loss: Loss::Hung { command, limit: told }, .. } => {
+        OffloadError::DeviceLost { loss: Loss::Hung { command, limit: told }, .. } => {
             assert_eq!((&*command, told), ("hang", limit));
         }
         error => panic!("{error}"),

@@ -189,7 +189,7 @@ fn discovery_starts_what_is_asked_for() {
     let options = DiscoverOptions::default().offload(workers).limit("offload:1", 1);
     let platform = discover(options.only(["offload:0", "offload:1"])).unwrap().build().unwrap();
     let device = platform.device("offload:1").unwrap();
-    assert_eq!(platform.device_desc(device).units, 1);
+    assert_eq!(platform.device_desc(device).compute_units, 1);
     let arena = platform.arena(platform.home(device).unwrap());
     let offload: &OffloadArena = arena.downcast_ref().unwrap();
     assert_eq!((offload.device().threads(), offload.device().memory_bytes()), (1, 1 << 20));
@@ -238,7 +238,10 @@ fn pins_say_how_many_threads_there_are() {
         DiscoverOptions::default().only(["offload:0"]).offload(workers)
     };
     let platform = Platform::builder().discover_with(&pinned(&[core, core])).unwrap();
-    assert_eq!(platform.devices().iter().find(|device| &*device.name == "offload:0").unwrap().units, 1);
+    assert_eq!(
+        platform.devices().iter().find(|device| &*device.name == "offload:0").unwrap().compute_units,
+        1
+    );
     let more = Platform::builder().discover_with(&pinned(&[core]).limit("offload:0", 2));
     assert!(matches!(more.unwrap_err(), DiscoverError::BadLimit { .. }));
 }

@@ -362,7 +362,10 @@ fn i13_a_killed_worker_takes_what_it_was_writing_and_nothing_else() {
     let other = scene.begin_adding(1, &data, others.clone(), 6, 200);
     kill(scene.process(0), "KILL");
     let error = doomed.wait().unwrap_err();
-    assert!(matches!(&error, TransferError::Lost { device, .. } if &**device == "offload:0"), "{error}");
+    assert!(
+        matches!(&error, TransferError::DeviceLost { loss: Some(loss) } if loss.starts_with("offload:0: ")),
+        "{error}"
+    );
     assert!(!is_there(scene.process(0)));
     let words = here.slice_mut::<u32>(&data.range(mine.clone())).unwrap();
     words.iter_mut().for_each(|word| *word = word.wrapping_mul(3).wrapping_add(7));
@@ -437,7 +440,10 @@ fn a_fork_has_neither_the_memory_nor_its_contents() {
         let refused: Result<_, AcquireError> = scene.platform.acquire(CPU).write(&scene.buffer()).try_now();
         assert!(refused.unwrap_err().is_device_lost());
         let error = scene.platform.arena(SHARED).alloc(1).unwrap_err();
-        assert!(matches!(&error, AllocError::Lost { loss, .. } if loss.contains("fork")), "{error}");
+        assert!(
+            matches!(&error, AllocError::DeviceLost { loss: Some(loss), .. } if loss.contains("fork")),
+            "{error}"
+        );
     })
     .ends_well();
     // A child that reads a view from before the fork is killed. It sees and changes no byte of the parent.

@@ -93,7 +93,7 @@ fn what_the_driver_says_of_an_allocation_is_told_and_nothing_stays_reserved() {
     drop(all);
     for call in ["clCreateBuffer", "end of clEnqueueWriteBuffer"] {
         driver.fail(call, 0, code::DEVICE_NOT_AVAILABLE);
-        assert_eq!(refused(&arena, 5), AllocError::DeviceLost { arena: name.clone() });
+        assert_eq!(refused(&arena, 5), AllocError::DeviceLost { arena: name.clone(), loss: None });
         assert!(arena.is_lost());
     }
     drop((arena, platform));
@@ -429,7 +429,10 @@ fn a_fork_has_lost_the_devices_memory_and_says_why() {
                 &*loss,
                 "this process is a fork of one that uses OpenCL, which drivers do not survive"
             );
-            assert_eq!(block.fill(Span::new(0, 100), 1).map(drop), Err(TransferError::DeviceLost));
+            assert_eq!(
+                block.fill(Span::new(0, 100), 1).map(drop),
+                Err(TransferError::DeviceLost { loss: None })
+            );
             assert!(refused(&arena, 5).is_device_lost());
             drop(block);
         });

@@ -215,10 +215,10 @@ fn a_device_that_is_gone_is_lost_for_good() {
         assert!(!arena.is_lost() && arena.loss().is_none());
         driver.fail(call, 0, code);
         let end = block.fill(Span::new(0, 100), 1).and_then(Fence::wait);
-        assert_eq!((end, arena.is_lost()), (Err(TransferError::DeviceLost), true), "{call}");
+        assert_eq!((end, arena.is_lost()), (Err(TransferError::DeviceLost { loss: None }), true), "{call}");
         driver.lose(0, code::DEVICE_NOT_AVAILABLE);
         assert!(OwnBlock::alloc(&arena, 5).map(drop).unwrap_err().is_device_lost());
-        assert_eq!(block.map(CPU, MAPPED), Err(TransferError::DeviceLost));
+        assert_eq!(block.map(CPU, MAPPED), Err(TransferError::DeviceLost { loss: None }));
         driver.lose(0, 0);
         drop((block, arena, platform));
         nothing_is_left(driver);

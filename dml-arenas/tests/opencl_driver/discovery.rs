@@ -36,7 +36,7 @@ fn devices_are_described_as_their_drivers_do_in_one_order() {
         let desc = desc(&platform, device);
         let text = format!("{name} (B stand-in)");
         assert_eq!((&*desc.description, desc.model.as_deref()), (&*text, Some(&*text)));
-        assert_eq!((desc.kind, desc.units, &*desc.driver), (kind, units, "stand-in 1.0"), "{device}");
+        assert_eq!((desc.kind, desc.compute_units, &*desc.driver), (kind, units, "stand-in 1.0"), "{device}");
         assert_eq!(desc.hardware.as_deref(), hardware, "{device}");
         let own = arena(&platform, device);
         let own = (*own).downcast_ref::<OpenClArena>().unwrap();
@@ -79,7 +79,10 @@ fn a_device_is_divided_as_its_driver_can() {
     {
         let platform = platform_with(DiscoverOptions::default().limit(device, units), &[device]);
         let desc = desc(&platform, device);
-        assert_eq!((desc.units, desc.description.ends_with("(B stand-in), a part")), (units, is_part));
+        assert_eq!(
+            (desc.compute_units, desc.description.ends_with("(B stand-in), a part")),
+            (units, is_part)
+        );
         assert_eq!(
             desc.model.as_deref(),
             desc.description.strip_suffix(", a part").or(Some(&desc.description))

@@ -299,7 +299,7 @@ fn a_launch_that_the_driver_refuses_says_at_which_step() {
     assert!(matches!(end, Err(TransferError::Framework { call: "clEnqueueNDRangeKernel", code: -5, .. })));
     assert!(!arena.is_lost());
     driver.fail("clSetKernelArg", 1, code::DEVICE_NOT_AVAILABLE);
-    assert_eq!(refused(&add, &args, ten), TransferError::DeviceLost);
+    assert_eq!(refused(&add, &args, ten), TransferError::DeviceLost { loss: None });
     assert!(arena.is_lost());
 }
 

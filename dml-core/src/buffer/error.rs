@@ -494,7 +494,7 @@ mod tests {
     #[test]
     fn errors_answer_the_common_questions_with_one_yes_at_most() {
         let (buffer, left) = (BufferName::from(BufferId(3)), arena(1, "left"));
-        let lost = AllocError::Lost { arena: "left".into(), loss: "gone".into() };
+        let lost = AllocError::DeviceLost { arena: "left".into(), loss: Some("gone".into()) };
         let full = AllocError::OutOfMemory { arena: "left".into(), bytes: 8 };
         let large = AllocError::TooLarge { arena: "left".into(), bytes: 8, limit_bytes: 4 };
         let alloc = |cause| AcquireError::Alloc { buffer: buffer.clone(), arena: left.clone(), cause };
@@ -527,8 +527,8 @@ mod tests {
                 "lost",
                 vec![
                     AcquireError::DeviceLost { buffer: buffer.clone(), arena: left.clone(), loss: None },
-                    copy_failed(&left, TransferError::DeviceLost),
-                    map(TransferError::Lost { device: "left".into(), loss: "gone".into() }),
+                    copy_failed(&left, TransferError::DeviceLost { loss: None }),
+                    map(TransferError::DeviceLost { loss: Some("gone".into()) }),
                     alloc(lost),
                 ],
             ),

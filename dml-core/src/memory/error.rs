@@ -51,18 +51,12 @@ pub enum AllocError {
         what: &'static str,
     },
     /// The device is lost.
-    #[error("device lost: {arena}")]
+    #[error("device lost: {arena}{}", of_cause(loss.as_deref()))]
     DeviceLost {
         /// The arena's name.
         arena: Arc<str>,
-    },
-    /// The device is lost, and the cause is known.
-    #[error("device lost: {arena}: {loss}")]
-    Lost {
-        /// The arena's name.
-        arena: Arc<str>,
-        /// The cause of the loss, in words.
-        loss: Arc<str>,
+        /// The cause of the loss, in words, if it is known.
+        loss: Option<Arc<str>>,
     },
     /// A call of the framework failed for a reason that has no variant of its own.
     #[error("{call} failed in {arena}: {message} (code {code})")]
@@ -102,7 +96,7 @@ impl AllocError {
     /// Returns whether the device is lost.
     #[must_use]
     pub fn is_device_lost(&self) -> bool {
-        matches!(self, Self::DeviceLost { .. } | Self::Lost { .. })
+        matches!(self, Self::DeviceLost { .. })
     }
 }
 
@@ -137,15 +131,10 @@ pub enum TransferError {
         done_bytes: u64,
     },
     /// The device is lost.
-    #[error("device lost")]
-    DeviceLost,
-    /// The device is lost, and the cause is known.
-    #[error("device lost: {device}: {loss}")]
-    Lost {
-        /// The device's name.
-        device: Arc<str>,
-        /// The cause of the loss, in words.
-        loss: Arc<str>,
+    #[error("device lost{}", of_cause(loss.as_deref()))]
+    DeviceLost {
+        /// The cause of the loss, in words, if it is known.
+        loss: Option<Arc<str>>,
     },
     /// One end of the copy is mapped for the host, but its arena did not report the address.
     #[error("{arena} reported no host address for its bytes")]
@@ -180,8 +169,13 @@ impl TransferError {
     /// Returns whether the device is lost.
     #[must_use]
     pub fn is_device_lost(&self) -> bool {
-        matches!(self, Self::DeviceLost | Self::Lost { .. })
+        matches!(self, Self::DeviceLost { .. })
     }
+}
+
+/// Returns the end of the message of a loss, with the cause if it is known.
+fn of_cause(loss: Option<&str>) -> String {
+    loss.map_or_else(String::new, |loss| format!(": {loss}"))
 }
 
 /// How an arena broke its contract.

@@ -55,7 +55,7 @@ type Blocking = Box<dyn FnOnce() -> Result<u64, TransferError> + Send>;
 /// assert_eq!(Fence::done(64).wait(), Ok(64)); // of a copy that has ended
 ///
 /// let copy = thread::spawn(|| 4096); // the number of bytes that it moves
-/// let fence = Fence::running(move || copy.join().map_err(|_| TransferError::DeviceLost));
+/// let fence = Fence::running(move || copy.join().map_err(|_| TransferError::DeviceLost { loss: None }));
 /// assert_eq!(fence.wait(), Ok(4096));
 /// ```
 #[must_use = "an unwaited fence hides whether the transfer worked"]

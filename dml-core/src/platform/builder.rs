@@ -28,7 +28,7 @@ use std::mem::take;
 /// # use std::sync::Arc;
 /// # fn example(arena_of: impl Fn(DeviceId) -> Arc<dyn Arena>) -> Result<(), ConfigError> {
 /// let mut builder = Platform::builder();
-/// let cpu = builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu).with_units(8));
+/// let cpu = builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu).with_compute_units(8));
 /// let gpu = builder.add_device(DeviceDesc::new("gpu", DeviceKind::Gpu));
 /// builder.add_arena(arena_of(cpu)); // an `Arc<dyn Arena>` whose native device is `cpu`
 /// builder.add_arena(arena_of(gpu));

@@ -36,14 +36,14 @@ pub struct DeviceDesc {
     /// The vendor's name for the device.
     pub description: String,
     /// The number of compute units (threads, multiprocessors) that it may use.
-    pub units: u32,
+    pub compute_units: u32,
     /// The version of the driver; empty if there is none or it is unknown.
     pub driver: String,
     /// The identifier of the physical device, if its backend knows it. Two devices with the same identifier
     /// are one piece of hardware, seen by two frameworks.
     pub hardware: Option<String>,
-    /// The hardware model, if its backend knows it. Separate devices of the same kind, model, units and
-    /// driver are expected to be equally fast. Measurements of one apply to the others.
+    /// The hardware model, if its backend knows it. Separate devices of the same kind, model, driver
+    /// and number of compute units are expected to be equally fast. Measurements of one apply to the others.
     pub model: Option<String>,
 }
 
@@ -55,7 +55,7 @@ impl DeviceDesc {
             name: name.into(),
             kind,
             description: String::new(),
-            units: 1,
+            compute_units: 1,
             driver: String::new(),
             hardware: None,
             model: None,
@@ -95,7 +95,7 @@ impl DeviceDesc {
     #[must_use]
     pub fn is_twin_of(&self, other: &Self) -> bool {
         let is_same_hardware = self.hardware.is_some() && self.hardware == other.hardware;
-        let model = |desc: &Self| (desc.kind, desc.model.clone(), desc.units, desc.driver.clone());
+        let model = |desc: &Self| (desc.kind, desc.model.clone(), desc.compute_units, desc.driver.clone());
         self.kind != DeviceKind::Cpu
             && self.model.is_some()
             && self.name != other.name
@@ -105,8 +105,8 @@ impl DeviceDesc {
 
     /// Sets the number of compute units.
     #[must_use]
-    pub fn with_units(mut self, units: u32) -> Self {
-        self.units = units;
+    pub fn with_compute_units(mut self, compute_units: u32) -> Self {
+        self.compute_units = compute_units;
         self
     }
 }
@@ -138,7 +138,8 @@ mod tests {
 
     #[test]
     fn twins_are_two_pieces_of_one_model() {
-        let gpu = |name: &str| DeviceDesc::new(name, DeviceKind::Gpu).with_units(132).with_driver("580.1");
+        let gpu =
+            |name: &str| DeviceDesc::new(name, DeviceKind::Gpu).with_compute_units(132).with_driver("580.1");
         let one = gpu("cuda:0").with_model("H200").with_hardware("pci 1");
         let twin = gpu("cuda:1").with_model("H200").with_hardware("pci 2");
         assert!(one.is_twin_of(&twin) && twin.is_twin_of(&one));
@@ -149,7 +150,7 @@ mod tests {
         assert!(!one.is_twin_of(&one));
         assert!(!gpu("a").is_twin_of(&gpu("b")), "without a model");
         let but = |desc: DeviceDesc| !one.is_twin_of(&desc) && !desc.is_twin_of(&one);
-        assert!(but(twin.clone().with_model("H100")) && but(twin.clone().with_units(66)));
+        assert!(but(twin.clone().with_model("H100")) && but(twin.clone().with_compute_units(66)));
         assert!(but(twin.clone().with_driver("550.2")), "another driver compiles another kernel");
         assert!(but(twin.clone().with_hardware("pci 1")), "one device, seen by two frameworks");
         assert!(but(DeviceDesc { kind: DeviceKind::Accelerator, ..twin.clone() }));

@@ -54,7 +54,7 @@ pub(crate) struct PlatformInner {
 /// ```
 /// # fn example(platform: &dml_core::Platform) -> Result<(), Box<dyn std::error::Error>> {
 /// for device in platform.devices() {
-///     println!("{}: {} ({} units)", device.name, device.description, device.units);
+///     println!("{}: {} ({} compute units)", device.name, device.description, device.compute_units);
 /// }
 /// let gpu = platform.device("cuda:0")?; // an error lists the names that exist
 /// let field = platform.buffer::<f32>(1_000_000).zeroed().build()?;

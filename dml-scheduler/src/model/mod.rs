@@ -231,7 +231,7 @@ impl Member {
 /// computes at another speed.
 pub(crate) fn name_of(desc: &DeviceDesc, is_in_place: bool) -> String {
     let place = if is_in_place { " in place" } else { "" };
-    format!("{}*{}{place}", desc.name, desc.units)
+    format!("{}*{}{place}", desc.name, desc.compute_units)
 }
 
 impl Knowledge {

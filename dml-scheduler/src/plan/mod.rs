@@ -195,7 +195,7 @@ pub(crate) fn chosen(devices: &[DeviceId], waits: impl Fn(UnitId) -> bool) -> Ve
 
 /// Returns the parallelism of a device for a kernel with work-groups of `local_size` items.
 pub(crate) fn width(desc: &DeviceDesc, local_size: u64, work_items_per_item: u64) -> Width {
-    let units = u64::from(desc.units.max(1));
+    let units = u64::from(desc.compute_units.max(1));
     if desc.kind == DeviceKind::Gpu {
         let fills = units * GPU_UNIT_ITEMS / work_items_per_item.max(1);
         Width { fills: fills as f64, grows: 0.0 }
@@ -312,7 +312,11 @@ impl Planner<'_> {
             twin: twins.iter().copied().chain([index]).min().filter(|_| !twins.is_empty()),
             moving: self.moving[index],
             packages: self.packages(index, 1.0, self.expected(model, index)),
-            part_of_cores: if is_on_cores { f64::from(desc.units) / f64::from(self.cores) } else { 0.0 },
+            part_of_cores: if is_on_cores {
+                f64::from(desc.compute_units) / f64::from(self.cores)
+            } else {
+                0.0
+            },
             width: self.members[index].width,
             latent: self.latent(index),
             has_failed: model.device(&self.members[index].name).is_some_and(|model| model.has_failed),

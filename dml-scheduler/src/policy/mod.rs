@@ -33,7 +33,8 @@
 //!
 //! This module implements three published policies: [`Static`], [`Dynamic`] and [`HGuided`]. The default is
 //! [`Calibrated`], which learns the speed of the units. [`PolicySpec`] names policies on the command line. An
-//! application plugs in its own with [`PolicySpec::custom`]. A [`Recording`] replays the decisions of a run.
+//! application plugs in its own with [`PolicySpec::custom`]. A [`RecordedDecisions`] replays the decisions of
+//! a run.
 
 mod blueprint;
 mod calibrated;
@@ -58,7 +59,7 @@ pub use custom::{CustomPolicy, PolicyInput};
 pub use dynamic::Dynamic;
 pub(crate) use explore::{Begins, CALLING_SECONDS, CAUTION, Explorer, Exploring, First};
 pub use hguided::HGuided;
-pub use recording::{ParseRecordingError, Recording, ReplayError};
+pub use recording::{ParseDecisionsError, RecordedDecisions, ReplayError};
 pub use replay::{Decision, Different, Log, Recorded, replay};
 pub use spec::{ParsePolicyError, PolicySpec};
 pub use splitter::{Assignment, NotCompleted, NotInFlight, Splitter};

@@ -21,20 +21,20 @@ const VERSION: u32 = 2;
 ///
 /// # Examples
 /// ```
-/// # use dml_scheduler::{Coexecutor, Kernel, policy::Recording};
+/// # use dml_scheduler::{Coexecutor, Kernel, policy::RecordedDecisions};
 /// # fn example(coexecutor: Coexecutor, kernel: &Kernel) -> Result<(), Box<dyn std::error::Error>> {
 /// let report = coexecutor.record_decisions().run(kernel, 1_000_000)?;
 /// if let Some(recording) = report.decisions {
 ///     std::fs::write("run.decisions", recording.to_string())?;
 /// }
 /// // Later, without devices:
-/// let recording: Recording = std::fs::read_to_string("run.decisions")?.parse()?;
+/// let recording: RecordedDecisions = std::fs::read_to_string("run.decisions")?.parse()?;
 /// recording.replay()?; // names the first decision that differs
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-pub struct Recording {
+pub struct RecordedDecisions {
     blueprint: Blueprint,
     decisions: Vec<Decision>,
 }
@@ -48,7 +48,7 @@ struct Text {
     decisions: Vec<Decision>,
 }
 
-impl Recording {
+impl RecordedDecisions {
     pub(crate) fn new(blueprint: Blueprint, log: &Log) -> Self {
         Self { blueprint, decisions: log.decisions() }
     }
@@ -89,7 +89,7 @@ pub enum ReplayError {
 /// Why a text does not parse as a recording.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum ParseRecordingError {
+pub enum ParseDecisionsError {
     /// The text is not JSON of this format; the error names the line.
     #[error("not a recording of decisions: {0}")]
     Form(#[from] serde_json::Error),
@@ -115,7 +115,7 @@ pub enum ParseRecordingError {
     },
 }
 
-impl fmt::Display for Recording {
+impl fmt::Display for RecordedDecisions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let blueprint = serde_json::to_string(&self.blueprint).map_err(|_| fmt::Error)?;
         write!(f, "{{\"dml_decisions\": {VERSION},\n\"blueprint\": {blueprint},\n\"decisions\": [")?;
@@ -127,16 +127,16 @@ impl fmt::Display for Recording {
     }
 }
 
-impl FromStr for Recording {
-    type Err = ParseRecordingError;
+impl FromStr for RecordedDecisions {
+    type Err = ParseDecisionsError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let Text { dml_decisions, blueprint, decisions } = serde_json::from_str(text)?;
         if dml_decisions != VERSION {
-            return Err(ParseRecordingError::Version { found: dml_decisions });
+            return Err(ParseDecisionsError::Version { found: dml_decisions });
         }
         let units = blueprint.units().len();
-        let unknown = |what: String| Err(ParseRecordingError::UnknownUnit { what, units });
+        let unknown = |what: String| Err(ParseDecisionsError::UnknownUnit { what, units });
         if !blueprint.is_consistent() {
             return unknown("the blueprint".to_owned());
         }
@@ -145,7 +145,7 @@ impl FromStr for Recording {
                 return unknown(format!("decision {number} ({decision})"));
             }
             if decision.package().is_some_and(|package| package.range().is_empty()) {
-                return Err(ParseRecordingError::EmptyPackage { number });
+                return Err(ParseDecisionsError::EmptyPackage { number });
             }
         }
         Ok(Self { blueprint, decisions })

@@ -66,7 +66,7 @@ impl PolicySpec {
     pub const FORMS: &str = "calibrated, static, dynamic:N, hguided, hguided:K or hguided:K:MIN";
 
     /// Creates the spec of a policy implemented by the application. `make` is called once for each run, and
-    /// by [`Recording::replay`](super::Recording::replay).
+    /// by [`RecordedDecisions::replay`](super::RecordedDecisions::replay).
     ///
     /// ```
     /// use dml_scheduler::{UnitId, policy::{Policy, PolicySpec}};

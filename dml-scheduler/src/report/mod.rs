@@ -8,7 +8,7 @@ pub use error::RunError;
 pub use reason::Reason;
 
 use crate::base::package::Package;
-use crate::policy::{PolicySpec, Recording};
+use crate::policy::{PolicySpec, RecordedDecisions};
 use dml_core::record::Event;
 use dml_core::{DeviceId, PlatformId};
 use metrics::Overlap;
@@ -143,7 +143,7 @@ pub struct Report {
     /// not finish the run.
     pub called_up: Vec<CalledUp>,
     /// The policy's decisions, if the co-executor [records them](crate::Coexecutor::record_decisions).
-    pub decisions: Option<Recording>,
+    pub decisions: Option<RecordedDecisions>,
 }
 
 impl Report {

@@ -17,7 +17,7 @@ use crate::kernel::Kernel;
 use crate::model::Ran;
 use crate::plan::setup::Setup;
 use crate::plan::{RunPlan, chosen, decides};
-use crate::policy::{Blueprint, Log, PolicySpec, Recording};
+use crate::policy::{Blueprint, Log, PolicySpec, RecordedDecisions};
 use crate::report::{CalledUp, DeviceReport, LeftOut, PackageRecord, Reason, Report, RunError, UnitFailure};
 use crate::run::commander::Commander;
 use crate::run::hooks::Hooks;
@@ -126,7 +126,8 @@ impl Prepared {
         let is_waiting = |index| commander.is_left_out(UnitId(index));
         let threadless = threadless.into_inner();
         let mut report = gather(plan, opening, runs, &threadless, is_waiting);
-        report.decisions = decided.as_ref().map(|(blueprint, log)| Recording::new(blueprint.clone(), log));
+        report.decisions =
+            decided.as_ref().map(|(blueprint, log)| RecordedDecisions::new(blueprint.clone(), log));
         let name = || kernel.name().to_owned();
         if kernel.is_undivided() {
             let computed = report.devices.iter().filter(|device| device.packages > 0);

@@ -277,7 +277,7 @@ fn offers(system: &System, members: &[usize], items: u64) -> Vec<Offer> {
         let units = if unit == 0 { 1 } else { (device.fills / 256.0) as u32 };
         let per_item = device.link.map_or(0.0, |link| link.outward_s);
         Offer {
-            desc: DeviceDesc::new(&name, kind).with_units(units),
+            desc: DeviceDesc::new(&name, kind).with_compute_units(units),
             is_host: unit == 0,
             bytes: [0.0, if per_item > 0.0 { items as f64 * 4.0 } else { 0.0 }],
             per_byte: per_item / 4.0,

@@ -473,9 +473,9 @@ impl World {
             }
             End::Crashed => {
                 let _ = held.scribble(&mut self.model, skip);
-                let fence = Fence::running(|| Err(TransferError::DeviceLost));
+                let fence = Fence::running(|| Err(TransferError::DeviceLost { loss: None }));
                 let ended = held.grants.in_flight(fence).wait();
-                assert_eq!(ended.err(), Some(TransferError::DeviceLost));
+                assert_eq!(ended.err(), Some(TransferError::DeviceLost { loss: None }));
                 self.model.fail(id, |_| true);
             }
             End::Clean => {

@@ -95,7 +95,7 @@ impl Around for Fickle {
         linger();
         let arena = arena.name.clone();
         if self.is_gone() {
-            return Err(AllocError::DeviceLost { arena });
+            return Err(AllocError::DeviceLost { arena, loss: None });
         }
         if self.sky.strikes() {
             return Err(AllocError::OutOfMemory { arena, bytes });
@@ -113,7 +113,7 @@ impl Around for Fickle {
     ) -> Result<MapReport, TransferError> {
         linger();
         if self.is_gone() {
-            return Err(TransferError::DeviceLost);
+            return Err(TransferError::DeviceLost { loss: None });
         }
         if self.sky.strikes() {
             return Err(broken());
@@ -126,7 +126,7 @@ impl Around for Fickle {
     /// A transfer is carried out at once, at its end, or in two halves; or it goes wrong.
     fn moved<T: Piece>(&self, arena: &Arc<dyn Arena>, piece: T) -> Result<Fence, TransferError> {
         if self.is_gone() {
-            return Err(TransferError::DeviceLost);
+            return Err(TransferError::DeviceLost { loss: None });
         }
         if !is_running() {
             return piece.start(&**arena);
@@ -142,7 +142,7 @@ impl Around for Fickle {
         let (is_gone, arena) = (self.is_gone.clone(), arena.clone());
         let end = move || {
             if is_gone.load(Ordering::Relaxed) {
-                return Err(TransferError::DeviceLost);
+                return Err(TransferError::DeviceLost { loss: None });
             }
             match (wrong, how) {
                 (true, 1) => return Err(broken()),

@@ -26,7 +26,7 @@ fn add_one<R: Recipe>(kernel: Kernel, platform: &Platform, device: DeviceId) -> 
     let (desc, workload) = (platform.device_desc(device), R::WORKLOAD);
     let failed = |cause: String| PrepareError::Build { workload, device: desc.name.to_string(), cause };
     if platform.host() == Some(device) {
-        let launcher = HostLauncher::by_team(desc.units, R::compute)?;
+        let launcher = HostLauncher::by_team(desc.compute_units, R::compute)?;
         return kernel.launchers([(device, launcher)]).map_err(|misfit| failed(misfit.to_string()));
     }
     #[cfg(any(feature = "cuda", feature = "opencl", all(feature = "offload", target_os = "linux")))]

@@ -301,7 +301,7 @@ impl Devices {
 fn form(platform: &Platform, device: DeviceId) -> Result<Form, &'static str> {
     let desc = platform.device_desc(device);
     if platform.host() == Some(device) {
-        return Ok(Form::Threads(desc.units));
+        return Ok(Form::Threads(desc.compute_units));
     }
     if by_hand::language(platform, device).is_some() {
         return Ok(Form::Device(device));
@@ -379,7 +379,7 @@ impl Bench {
     /// Returns the number of compute units that both sides use.
     #[must_use]
     pub fn units(&self) -> u32 {
-        self.platform.device_desc(self.device).units
+        self.platform.device_desc(self.device).compute_units
     }
 
     /// Finds the edge of the matrices whose product takes about `length` in the hand-written program. It

@@ -639,7 +639,7 @@ impl<'a> Bench<'a> {
         json::BenchDevice {
             name: desc.name.to_string(),
             arena: arena.unwrap_or_default(),
-            units: desc.units,
+            units: desc.compute_units,
             alone_s: alone.seconds[index],
             power: powers[index],
             busy_s: report.busy.as_secs_f64(),

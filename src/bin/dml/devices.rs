@@ -103,7 +103,7 @@ fn describe(platform: &Platform, links: Vec<json::Link>, speeds: json::Speeds) -
                 name: device.name.to_string(),
                 kind: device.kind.to_string(),
                 description: device.description.clone(),
-                units: device.units,
+                units: device.compute_units,
             })
             .collect(),
         arenas: platform

@@ -139,7 +139,7 @@ fn parsed(text: &str) -> Result<Vec<Suite>, String> {
 fn devices(machine: &Machine) -> Vec<String> {
     let desc = |device: &dml::core::DeviceId| machine.platform.device_desc(*device);
     let shown = |device| {
-        let dml::core::DeviceDesc { name, description, driver, units, .. } = desc(device);
+        let dml::core::DeviceDesc { name, description, driver, compute_units: units, .. } = desc(device);
         format!("{name} ({description}, driver {driver:?}, {units} units)")
     };
     machine.devices.iter().map(shown).collect()
@@ -224,7 +224,7 @@ mod tests {
         builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu).with_description("a processor"));
         builder.add_device(DeviceDesc::new("opencl:0", DeviceKind::Gpu).with_description("another"));
         let card = DeviceDesc::new("cuda:0", DeviceKind::Gpu).with_description("a card");
-        builder.add_device(card.with_driver("7.1").with_units(5));
+        builder.add_device(card.with_driver("7.1").with_compute_units(5));
         let machine = Machine {
             platform: builder.build().expect("devices alone are a platform"),
             devices: [2, 0].map(dml::core::DeviceId).to_vec(),

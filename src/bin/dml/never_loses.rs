@@ -14,7 +14,7 @@ use crate::progress::Progress;
 use crate::{json, replay, table};
 use dml::core::DeviceId;
 use dml::prelude::*;
-use dml::scheduler::policy::Recording;
+use dml::scheduler::policy::RecordedDecisions;
 use dml::scheduler::{Knowledge, Report, metrics};
 use dml_workloads::prepare::{Input, PrepareError, Prepared, Workload};
 use std::time::Instant;
@@ -261,7 +261,7 @@ impl Bench<'_> {
     fn write_decisions(
         &self,
         devices: &[String],
-        mut decided: Vec<(f64, Option<Recording>)>,
+        mut decided: Vec<(f64, Option<RecordedDecisions>)>,
         unwritten: &mut Unwritten,
     ) {
         let Some(folder) = &self.options.decisions else { return };
@@ -433,7 +433,7 @@ mod tests {
         bench.write_decisions(&["cpu".to_owned(), "offload:0".to_owned()], decided, &mut unwritten);
         unwritten.end().expect("it is writable");
         let text = std::fs::read_to_string(folder.join("saxpy-100-cpu-offload0.txt")).expect("it is written");
-        let recording: Recording = text.parse().expect("what was written is read");
+        let recording: RecordedDecisions = text.parse().expect("what was written is read");
         assert_eq!(recording.blueprint().work(), 30);
         std::fs::remove_dir_all(&folder).expect("it was made here");
     }

@@ -4,7 +4,7 @@ use crate::cli::ReplayOptions;
 use crate::failure::{self, Failure};
 use crate::{json, output, table};
 use dml::scheduler::UnitId;
-use dml::scheduler::policy::{Decision, Recording, ReplayError};
+use dml::scheduler::policy::{Decision, RecordedDecisions, ReplayError};
 use serde::Serialize;
 use std::path::Path;
 
@@ -29,7 +29,7 @@ struct Part {
 }
 
 /// Writes the decisions of a run.
-pub(crate) fn write(path: &Path, decisions: &Recording) -> Result<(), Failure> {
+pub(crate) fn write(path: &Path, decisions: &RecordedDecisions) -> Result<(), Failure> {
     output::write(path, "decisions", |file| write!(file, "{decisions}"))
 }
 
@@ -38,7 +38,8 @@ pub(crate) fn run(options: &ReplayOptions) -> Result<(), Failure> {
     let path = &options.file;
     let shown = path.display();
     let text = output::read(path, "decisions", "not a recording of decisions")?;
-    let recording: Recording = text.parse().map_err(|error| Failure::Usage(format!("{shown}: {error}")))?;
+    let recording: RecordedDecisions =
+        text.parse().map_err(|error| Failure::Usage(format!("{shown}: {error}")))?;
     let replayed = recording.replay();
     if let Err(error @ ReplayError::Policy(_)) = &replayed {
         return Err(Failure::Usage(format!("{shown}: {error}")));
@@ -60,7 +61,7 @@ pub(crate) fn run(options: &ReplayOptions) -> Result<(), Failure> {
 }
 
 /// Returns the work that each device has computed.
-fn parts(recording: &Recording) -> Vec<Part> {
+fn parts(recording: &RecordedDecisions) -> Vec<Part> {
     let names = recording.blueprint().units();
     let mut parts: Vec<Part> =
         names.iter().map(|name| Part { name: name.clone(), packages: 0, items: 0, end_ns: None }).collect();

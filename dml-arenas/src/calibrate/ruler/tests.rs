@@ -58,7 +58,7 @@ impl CrossArena for Scripted {
     fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
         self.clock.pass((self.ns)(job.len()));
         if job.len() >= self.fails_from {
-            return Err(TransferError::DeviceLost);
+            return Err(TransferError::DeviceLost { loss: None });
         }
         HostStaged::default().copy(job)
     }

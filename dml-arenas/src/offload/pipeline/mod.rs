@@ -94,9 +94,9 @@ impl Pipeline {
     ///
     /// # Errors
     /// [`OffloadError::Argument`], [`OffloadError::Items`] and [`OffloadError::TooLong`] for an invalid call,
-    /// [`OffloadError::UnknownFunction`] for a function of another device, [`OffloadError::Lost`],
+    /// [`OffloadError::UnknownFunction`] for a function of another device, [`OffloadError::DeviceLost`],
     /// [`OffloadError::Resource`]. The signal reports later errors: [`OffloadError::Function`],
-    /// [`OffloadError::Dependency`], [`OffloadError::Lost`].
+    /// [`OffloadError::Dependency`], [`OffloadError::DeviceLost`].
     pub unsafe fn run(
         &self,
         function: &Function,

@@ -195,7 +195,7 @@ impl Shared {
     /// Waits until a signal ends or the device is lost, whichever comes first.
     ///
     /// # Errors
-    /// [`OffloadError::Dependency`] if the signal ended with an error, [`OffloadError::Lost`].
+    /// [`OffloadError::Dependency`] if the signal ended with an error, [`OffloadError::DeviceLost`].
     fn await_success(self: &Arc<Self>, signal: &Signal) -> Result<(), OffloadError> {
         let waker = Waker::from(Arc::new(Nudge(Arc::downgrade(self))));
         let mut awaited = signal.clone().awaited();

@@ -37,7 +37,7 @@ fn explored() -> Plan {
 }
 
 /// Runs and records a plan, with the calls to the splitter that the engine makes.
-fn recorded(plan: Plan) -> Recording {
+fn recorded(plan: Plan) -> RecordedDecisions {
     let names = ["cpu", "gpu:0 of a kind", "offload:0"].map(str::to_owned).into();
     let blueprint = Blueprint::new(WORK, LOCAL, names, plan);
     let (policy, log) = Recorded::new(blueprint.build().unwrap());
@@ -53,7 +53,7 @@ fn recorded(plan: Plan) -> Recording {
             begun.extend(splitter.called_up(now));
         }
     }
-    Recording::new(blueprint, &log)
+    RecordedDecisions::new(blueprint, &log)
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_run_is_decided_the_same_again_from_its_text() {
         let recording = recorded(plan);
         let text = recording.to_string();
         assert_eq!(text.lines().count(), recording.decisions().len() + 4, "a line per decision: {text}");
-        let read: Recording = text.parse().unwrap();
+        let read: RecordedDecisions = text.parse().unwrap();
         assert_eq!(read, recording);
         read.replay().unwrap();
     }
@@ -79,7 +79,7 @@ fn a_run_is_decided_the_same_again_from_its_text() {
 #[test]
 fn a_text_that_is_no_recording_is_refused_and_says_where() {
     let text = recorded(explored()).to_string();
-    let refused = |text: &str| text.parse::<Recording>().unwrap_err().to_string();
+    let refused = |text: &str| text.parse::<RecordedDecisions>().unwrap_err().to_string();
     let middle = text.lines().take(10).collect::<Vec<_>>().join("\n");
     assert!(refused(&middle).contains("line 10"), "{}", refused(&middle));
     assert!(refused("").contains("not a recording of decisions"));
@@ -92,7 +92,7 @@ fn a_text_that_is_no_recording_is_refused_and_says_where() {
     assert!(foreign(&text.replace("\"unit\":1", "\"unit\":3")));
     assert!(foreign(&text.replace("\"Next\":[1,", "\"Next\":[3,")));
     // A policy may call up a unit that does not exist.
-    assert!(text.replace("},[1]]}", "},[1,3]]}").parse::<Recording>().is_ok());
+    assert!(text.replace("},[1]]}", "},[1,3]]}").parse::<RecordedDecisions>().is_ok());
     assert!(foreign(&text.replace("\"priors\":[null,", "\"priors\":[")));
     let empty = text.replacen("\"start\":0", "\"start\":64", 1);
     assert!(refused(&empty).contains("has an empty package"), "{}", refused(&empty));
@@ -102,6 +102,6 @@ fn a_text_that_is_no_recording_is_refused_and_says_where() {
 #[test]
 fn a_policy_that_cannot_be_built_is_an_error() {
     let text = recorded(Plan::Packages(7)).to_string().replace("{\"Packages\":7}", "{\"Packages\":0}");
-    let error = text.parse::<Recording>().unwrap().replay().unwrap_err();
+    let error = text.parse::<RecordedDecisions>().unwrap().replay().unwrap_err();
     assert_eq!(error, ReplayError::Policy(PolicyError::ZeroPackages));
 }

@@ -261,8 +261,8 @@ fn with_two_of_which<R>(second_fails: bool, more: &[&str], act: impl FnOnce(&Ben
     let BenchCommand { options, files, .. } = *command;
     let mut builder = Platform::builder();
     let cpu = builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu));
-    let other = builder.add_device(DeviceDesc::new("other", DeviceKind::Cpu).with_units(3));
-    builder.add_device(DeviceDesc::new("card", DeviceKind::Gpu).with_units(5));
+    let other = builder.add_device(DeviceDesc::new("other", DeviceKind::Cpu).with_compute_units(3));
+    builder.add_device(DeviceDesc::new("card", DeviceKind::Gpu).with_compute_units(5));
     for (name, device) in [("main", cpu), ("far", other)] {
         let memory = ArenaDesc::new(name, ArenaKind("test"), device).with_remotes(DeviceSet::of(cpu));
         builder.add_arena(Arc::new(Null::backed(memory)));

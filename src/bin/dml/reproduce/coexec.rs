@@ -82,7 +82,11 @@ struct About<'a> {
 fn devices(machine: &Machine) -> Vec<String> {
     let shown = |device: &dml::core::DeviceId| {
         let desc = machine.platform.device_desc(*device);
-        let units = if desc.units == 1 { "1 unit".to_owned() } else { format!("{} units", desc.units) };
+        let units = if desc.compute_units == 1 {
+            "1 unit".to_owned()
+        } else {
+            format!("{} units", desc.compute_units)
+        };
         format!("{} ({}, {units})", desc.name, desc.description)
     };
     machine.devices.iter().map(shown).collect()

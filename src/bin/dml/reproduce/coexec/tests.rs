@@ -71,7 +71,9 @@ fn rows_stand_by_kind_with_every_figure_under_its_name() {
 fn a_device_is_told_with_what_it_is_and_its_units() {
     let mut builder = Platform::builder();
     builder.add_device(DeviceDesc::new("cpu", DeviceKind::Cpu).with_description("a processor"));
-    builder.add_device(DeviceDesc::new("cuda:0", DeviceKind::Gpu).with_description("a card").with_units(5));
+    builder.add_device(
+        DeviceDesc::new("cuda:0", DeviceKind::Gpu).with_description("a card").with_compute_units(5),
+    );
     let machine = Machine {
         platform: builder.build().expect("devices alone are a platform"),
         devices: vec![DeviceId(0), DeviceId(1)],
