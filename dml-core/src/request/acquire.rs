@@ -37,6 +37,9 @@ use std::time::{Duration, Instant};
 ///
 /// The copies for all of its buffers run concurrently, unless one depends on another.
 ///
+/// Requests are served in order per buffer. One that waits for its first buffer is not yet in the queue of
+/// its second, so a later request for the second buffer alone may be granted first.
+///
 /// Finish it with [`try_now`](Self::try_now), [`wait`](Self::wait), [`wait_timeout`](Self::wait_timeout), or
 /// `.await`.
 #[derive(Debug)]
