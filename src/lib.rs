@@ -94,7 +94,8 @@
 //! ```no_run
 //! # use dml::prelude::*;
 //! # async fn started(platform: &Platform, kernel: &Kernel, items: u64) -> Result<(), Box<dyn std::error::Error>> {
-//! let mut running = Coexecutor::new(platform).devices_where(|device| device.units > 1).start(kernel, items)?;
+//! let coexecutor = Coexecutor::new(platform).devices_where(|device| device.compute_units > 1);
+//! let mut running = coexecutor.start(kernel, items)?;
 //! println!("{} of {items}", running.progress().computed);
 //! let report = running.await?; // or wait(), wait_timeout(d), cancel()
 //! # Ok(())

@@ -64,7 +64,7 @@ impl Coexecutor {
     /// # use dml_core::{DeviceKind, Platform};
     /// # use dml_scheduler::Coexecutor;
     /// # fn made(platform: &Platform) -> Coexecutor {
-    /// Coexecutor::new(platform).devices_where(|device| device.kind == DeviceKind::Gpu || device.units >= 8)
+    /// Coexecutor::new(platform).devices_where(|it| it.kind == DeviceKind::Gpu || it.compute_units >= 8)
     /// # }
     /// ```
     #[must_use]
@@ -108,12 +108,12 @@ impl Coexecutor {
     /// These devices are the processor, workers, and OpenCL devices on the same processor. The default is the
     /// number of cores available to the thread that made the first co-executor of the process; 0 counts as 1.
     ///
-    /// Devices compute concurrently if the sum of their [units](DeviceDesc::units) does not exceed the number
-    /// of cores. With [`PolicySpec::Calibrated`], other devices do not compute concurrently: they would
-    /// compete for cores, and the run would take longer than on the best of them alone. In a long run of an
-    /// unknown kernel, one such device takes turns with the first one. Each computes packages while the other
-    /// pauses, and the faster one continues. To avoid that, name the devices to use, or give each a part of
-    /// the cores.
+    /// Devices compute concurrently if the sum of their [compute units](DeviceDesc::compute_units) does not
+    /// exceed the number of cores. With [`PolicySpec::Calibrated`], other devices do not compute
+    /// concurrently: they would compete for cores, and the run would take longer than on the best of them
+    /// alone. In a long run of an unknown kernel, one such device takes turns with the first one. Each
+    /// computes packages while the other pauses, and the faster one continues. To avoid that, name the
+    /// devices to use, or give each a part of the cores.
     #[must_use]
     pub fn cores(mut self, cores: u32) -> Self {
         self.0.cores = cores.max(1);
