@@ -7,9 +7,10 @@ mod common;
 
 use common::{with_opencl, with_opencl_options};
 use dml_arenas::kit::{Backend, join_staged};
-use dml_arenas::{Discover, DiscoverError, DiscoverOptions, Mechanisms, Null, Sharing};
+use dml_arenas::{Discover, DiscoverError, DiscoverOptions, Mechanisms, Null, OpenClArena, Sharing};
 use dml_core::{
-    ArenaDesc, ArenaId, ArenaKind, DeviceDesc, DeviceKind, LinkId, LinkSpeed, Platform, PlatformBuilder,
+    ArenaDesc, ArenaId, ArenaKind, DeviceDesc, DeviceKind, LinkId, LinkSpeed, NativeHandle, Platform,
+    PlatformBuilder,
 };
 use dml_verify::{Audited, conformance};
 use std::process::Command;
@@ -142,16 +143,21 @@ fn a_limit_makes_a_sub_device() {
         let error = limited(impossible).unwrap_err();
         assert!(matches!(&error, DiscoverError::BadLimit { device, .. } if device == "opencl:0"), "{error}");
     }
-    match limited(1) {
-        Ok(builder) => {
-            let platform = builder.build().unwrap();
-            assert_eq!(
-                platform.devices()[usize::from(platform.device("opencl:0").unwrap().0)].compute_units,
-                1
-            );
-        }
-        Err(error) => assert!(error.to_string().contains("cannot split"), "{error}"),
+    let builder = match limited(1) {
+        Ok(builder) => builder,
+        Err(error) => return assert!(error.to_string().contains("cannot split"), "{error}"),
+    };
+    let platform = builder.build().unwrap();
+    assert_eq!(platform.device_desc(platform.device("opencl:0").unwrap()).compute_units, 1);
+    if units > 1 {
+        let another = limited(1).unwrap().build().unwrap();
+        assert_eq!(sub_device(&platform), sub_device(&another), "made once, because it is never released");
     }
+}
+
+fn sub_device(platform: &Platform) -> NativeHandle {
+    let device = platform.device("opencl:0").unwrap();
+    platform.home_as::<OpenClArena>(device).expect("its own memory").device()
 }
 
 const CHILD: &str = "DML_ARENAS_CHILD";

@@ -8,17 +8,18 @@
 //! ```
 
 use super::error::{FORKED, words};
-use super::handle::SubDevice;
 use crate::fork::Origin;
+use dml_core::internal::sync::Mutex;
 use opencl3::device::{
     CL_DEVICE_PARTITION_BY_COUNTS, CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, CL_DEVICE_PARTITION_EQUALLY,
     CL_DEVICE_SVM_FINE_GRAIN_BUFFER, CL_DEVICE_TYPE_ALL, CL_DEVICE_TYPE_CPU, CL_DEVICE_TYPE_GPU, Device,
-    create_sub_devices, get_device_data,
+    create_sub_devices, get_device_data, release_device,
 };
 use opencl3::error_codes::{CL_DEVICE_NOT_FOUND, ClError};
 use opencl3::platform::{Platform, get_platforms};
 use opencl3::types::cl_device_id;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::ptr::without_provenance_mut;
 use std::sync::OnceLock;
 
 /// The sort of an OpenCL device, as its driver reports it.
@@ -197,11 +198,11 @@ impl Found {
                 overlaps: self.overlaps,
                 is_discrete: self.is_discrete,
                 sort: self.sort,
-                sub_device: None,
+                is_sub_device: false,
             });
         }
         let sub_device = self.sub_device(units)?;
-        let device = Device::new(sub_device.raw());
+        let device = Device::new(sub_device);
         let got = device.max_compute_units().map_err(|error| words(error.0))?;
         if got != units {
             return Err(format!("its driver made a sub-device of {got} compute units"));
@@ -212,21 +213,38 @@ impl Found {
             overlaps: self.overlaps,
             is_discrete: self.is_discrete,
             sort: self.sort,
-            sub_device: Some(sub_device),
+            is_sub_device: true,
         })
     }
 
-    fn sub_device(&self, units: u32) -> Result<SubDevice, String> {
+    /// Returns the sub-device of `units` compute units, made once in the life of the program and never
+    /// released.
+    ///
+    /// A sub-device should live until the last queue on it is gone. PoCL 3.1 frees it with its last
+    /// reference, although the thread that completed a command still releases the event, and with it the
+    /// queue.
+    fn sub_device(&self, units: u32) -> Result<cl_device_id, String> {
+        type Made = BTreeMap<(usize, u32), usize>;
+        static MADE: OnceLock<Mutex<Made>> = OnceLock::new();
+        let mut made = MADE.get_or_init(Mutex::default).lock();
+        let key = (self.device.id().addr(), units);
+        if let Some(&id) = made.get(&key) {
+            return Ok(without_provenance_mut(id));
+        }
         let count = isize::try_from(units).map_err(|_| "the number is too large".to_owned())?;
         let by_counts = [CL_DEVICE_PARTITION_BY_COUNTS, count, CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, 0];
         let equally = [CL_DEVICE_PARTITION_EQUALLY, count, 0];
         let ids = create_sub_devices(self.device.id(), &by_counts)
             .or_else(|_| create_sub_devices(self.device.id(), &equally))
             .map_err(|code| format!("its driver cannot split it: {}", words(code)))?;
-        // All must be released, although only one is used.
-        // SAFETY: the call created these sub-devices, and hands over one reference to each.
-        let parts: Vec<_> = ids.into_iter().map(|id| unsafe { SubDevice::own(id) }).collect();
-        parts.into_iter().next().ok_or_else(|| "its driver returned no sub-devices".to_owned())
+        let (&id, others) =
+            ids.split_first().ok_or_else(|| "its driver returned no sub-devices".to_owned())?;
+        for &other in others {
+            // SAFETY: the call handed over one reference to each, and nothing uses these.
+            let _ = unsafe { release_device(other) };
+        }
+        made.insert(key, id.addr());
+        Ok(id)
     }
 }
 
@@ -241,8 +259,8 @@ pub(super) struct Part {
     pub(super) is_discrete: bool,
     /// As in [`Found`].
     pub(super) sort: Sort,
-    /// Keeps the sub-device alive; `None` for the whole device.
-    sub_device: Option<SubDevice>,
+    /// Whether this is less than the whole device.
+    pub(super) is_sub_device: bool,
 }
 
 impl Part {
@@ -254,11 +272,6 @@ impl Part {
     /// Returns the device's handle, valid while the part lives.
     pub(super) fn id(&self) -> cl_device_id {
         self.device.id()
-    }
-
-    /// Returns whether this is less than the whole device.
-    pub(super) fn is_sub_device(&self) -> bool {
-        self.sub_device.is_some()
     }
 }
 

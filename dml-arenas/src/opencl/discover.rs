@@ -178,7 +178,7 @@ fn add_device(
         Sort::Cpu => DeviceKind::Cpu,
         Sort::Other => DeviceKind::Accelerator,
     };
-    let part = if session.part.is_sub_device() { ", a part" } else { "" };
+    let part = if session.part.is_sub_device { ", a part" } else { "" };
     let mut desc = DeviceDesc::new(name, kind)
         .with_description(format!("{}{part}", found.description))
         .with_driver(found.driver.clone())
