@@ -228,7 +228,8 @@ fn a_file_that_fails_for_good_is_a_lost_disk_with_the_call_and_the_error() {
     else {
         panic!("{failed}")
     };
+    assert_eq!(&*loss.device, DISK);
     let expected = format!("pread of a file in {}: ", folder().display());
-    assert!(loss.starts_with(&expected), "{loss}");
+    assert!(loss.cause.starts_with(&expected), "{loss}");
     assert!(platform.lost_devices().contains(platform.desc(disk).native));
 }

@@ -112,7 +112,7 @@ pub use memory::arena::{Arena, MapReport};
 pub use memory::block::{Block, BlockRef, ExternalBlock, NativeHandle, NewBlock};
 pub use memory::cross_arena::{CopyEnd, CopyJob, CrossArena};
 pub use memory::desc::{ArenaDesc, ArenaKind, Concurrency};
-pub use memory::error::{AllocError, Breach, TransferError};
+pub use memory::error::{AllocError, Breach, DeviceLoss, TransferError};
 pub use memory::fence::{Completion, Fence};
 pub use memory::foreign::Foreign;
 pub use memory::host::{HostMemory, HostSource, HostSpan, HostTarget, Storage};

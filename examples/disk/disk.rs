@@ -3,8 +3,8 @@
 use dml::arenas::kit::{Backend, Heap, HeapBlock, Worker, join_staged};
 use dml::arenas::{DiscoverError, DiscoverOptions};
 use dml::core::{
-    AllocError, Arena, ArenaDesc, ArenaId, ArenaKind, BlockRef, CopyIn, CopyOut, Fence, Fill, LinkSpeed,
-    NewBlock, PlatformBuilder, Span, TransferError,
+    AllocError, Arena, ArenaDesc, ArenaId, ArenaKind, BlockRef, CopyIn, CopyOut, DeviceLoss, Fence, Fill,
+    LinkSpeed, NewBlock, PlatformBuilder, Span, TransferError,
 };
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -128,7 +128,7 @@ impl Spill {
     /// Checks that the file can still be used.
     fn used(&self) -> Result<(), TransferError> {
         match self.loss.get() {
-            Some(loss) => Err(TransferError::DeviceLost { loss: Some(loss.clone()) }),
+            Some(cause) => Err(lost(cause.clone())),
             None => Ok(()),
         }
     }
@@ -144,9 +144,13 @@ impl Spill {
                 message,
             };
         }
-        let loss = self.loss.get_or_init(|| message).clone();
-        TransferError::DeviceLost { loss: Some(loss) }
+        lost(self.loss.get_or_init(|| message).clone())
     }
+}
+
+/// Returns the error of a disk that is lost for good.
+fn lost(cause: Arc<str>) -> TransferError {
+    TransferError::DeviceLost { loss: Some(DeviceLoss { device: DISK.into(), cause }) }
 }
 
 impl Arena for DiskArena {

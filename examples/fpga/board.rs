@@ -5,8 +5,8 @@ use dml::arenas::{DiscoverError, DiscoverOptions};
 use dml::core::internal::sync::Mutex;
 use dml::core::{
     AllocError, Arena, ArenaDesc, ArenaId, ArenaKind, BlockRef, CopyEnd, CopyIn, CopyJob, CopyOut, CopyQuery,
-    Cost, CrossArena, DeviceDesc, DeviceId, DeviceKind, Fence, Fill, LinkSpeed, NewBlock, PlatformBuilder,
-    Span, TransferError,
+    Cost, CrossArena, DeviceDesc, DeviceId, DeviceKind, DeviceLoss, Fence, Fill, LinkSpeed, NewBlock,
+    PlatformBuilder, Span, TransferError,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,6 +70,7 @@ pub(crate) struct BoardArena {
 /// The state that transfers and kernels use.
 #[derive(Debug)]
 struct Card {
+    name: Arc<str>,
     memory: Mutex<Vec<u8>>,
     is_unplugged: AtomicBool,
 }
@@ -78,7 +79,9 @@ impl Card {
     /// Calls `act` with some bytes of the memory.
     fn with<R>(&self, place: Span, act: impl FnOnce(&mut [u8]) -> R) -> Result<R, TransferError> {
         if self.is_unplugged.load(Ordering::SeqCst) {
-            return Err(TransferError::DeviceLost { loss: Some(UNPLUGGED.into()) });
+            return Err(TransferError::DeviceLost {
+                loss: Some(DeviceLoss { device: self.name.clone(), cause: UNPLUGGED.into() }),
+            });
         }
         Ok(act(&mut self.memory.lock()[place.start() as usize..place.end() as usize]))
     }
@@ -90,7 +93,7 @@ impl BoardArena {
     /// Creates a board with an empty memory.
     pub(crate) fn new(name: &str, native: DeviceId, bytes: u64) -> std::io::Result<Self> {
         let memory = Mutex::new(vec![0; bytes as usize]);
-        let card = Card { memory, is_unplugged: AtomicBool::new(false) };
+        let card = Card { name: name.into(), memory, is_unplugged: AtomicBool::new(false) };
         Ok(Self {
             desc: ArenaDesc::new(name, ArenaKind("fpga"), native),
             heap: Arc::new(Heap::new(bytes)),

@@ -51,9 +51,9 @@ impl Around for Faults {
         let name = || arena.name.clone();
         match self.meet(arena, kind) {
             Some(
-                Fault::Fail(TransferError::DeviceLost { loss: None })
-                | Fault::FailInFence(TransferError::DeviceLost { loss: None }),
-            ) => Err(AllocError::DeviceLost { arena: name(), loss: None }),
+                Fault::Fail(TransferError::DeviceLost { loss })
+                | Fault::FailInFence(TransferError::DeviceLost { loss }),
+            ) => Err(AllocError::DeviceLost { arena: name(), loss: loss.map(|loss| loss.cause) }),
             Some(Fault::Fail(_) | Fault::FailInFence(_)) => {
                 Err(AllocError::OutOfMemory { arena: name(), bytes })
             }

@@ -2,7 +2,7 @@
 
 use crate::kit::NoResult;
 use dml_core::internal::sync::Arc;
-use dml_core::{AllocError, TransferError};
+use dml_core::{AllocError, DeviceLoss, TransferError};
 use std::time::Duration;
 use thiserror::Error;
 
@@ -164,11 +164,13 @@ impl OffloadError {
         self.loss().is_some()
     }
 
-    /// Returns the device and its loss, if a loss is the cause.
-    fn loss(&self) -> Option<(Arc<str>, Arc<str>)> {
+    /// Returns the loss, if one is the cause.
+    fn loss(&self) -> Option<DeviceLoss> {
+        let of =
+            |device: &Arc<str>, cause: String| DeviceLoss { device: device.clone(), cause: cause.into() };
         match self {
-            Self::DeviceLost { device, loss } => Some((device.clone(), loss.to_string().into())),
-            Self::Forked => Some(("offload".into(), self.to_string().into())),
+            Self::DeviceLost { device, loss } => Some(of(device, loss.to_string())),
+            Self::Forked => Some(of(&"offload".into(), self.to_string())),
             Self::Dependency { cause, .. } => cause.loss(),
             _ => None,
         }
@@ -189,8 +191,8 @@ pub(super) const NO_CODE: i32 = -1;
 
 impl From<OffloadError> for TransferError {
     fn from(error: OffloadError) -> Self {
-        if let Some((device, loss)) = error.loss() {
-            return Self::DeviceLost { loss: Some(format!("{device}: {loss}").into()) };
+        if let Some(loss) = error.loss() {
+            return Self::DeviceLost { loss: Some(loss) };
         }
         let code = match &error {
             OffloadError::Function { code, .. } => *code,
@@ -203,8 +205,8 @@ impl From<OffloadError> for TransferError {
 impl OffloadError {
     /// Turns the error into that of an allocation in `arena`.
     pub(super) fn of_alloc(self, arena: &Arc<str>) -> AllocError {
-        if let Some((_, loss)) = self.loss() {
-            return AllocError::DeviceLost { arena: arena.clone(), loss: Some(loss) };
+        if let Some(loss) = self.loss() {
+            return AllocError::DeviceLost { arena: arena.clone(), loss: Some(loss.cause) };
         }
         let (arena, code) = (arena.clone(), NO_CODE.into());
         AllocError::Framework { arena, call: "offload", code, message: self.to_string().into() }

@@ -8,7 +8,9 @@ use crate::HostArena;
 use crate::main_mem::Memory;
 use crate::shared::SharedMemory;
 use dml_core::internal::sync::{Arc, Condvar, Mutex};
-use dml_core::{Arena, Backing, CopyIn, DeviceId, Fill, HostMemory, HostSpan, Span, TransferError};
+use dml_core::{
+    Arena, Backing, CopyIn, DeviceId, DeviceLoss, Fill, HostMemory, HostSpan, Span, TransferError,
+};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::io;
@@ -299,7 +301,8 @@ fn a_reply_that_does_not_fit_its_run_loses_the_device() {
         assert!(matches!(device.loss(), Some(Loss::Protocol { .. })), "{wrong:?}: {:?}", device.loss());
         assert!(watch.kills.load(Ordering::Relaxed) > 0, "{wrong:?}: it was left alive");
         assert_eq!(pipeline.begin(&function, 0..1, &[], &[]).unwrap_err(), error);
-        let loss = format!("{}: {}", device.name(), device.loss().unwrap()).into();
+        let cause = device.loss().unwrap().to_string().into();
+        let loss = DeviceLoss { device: device.name().clone(), cause };
         assert_eq!(run.fence().wait(), Err(TransferError::DeviceLost { loss: Some(loss) }));
     }
 }
@@ -501,7 +504,11 @@ fn a_transport_that_fails_a_transfer_is_a_lost_device() {
     assert_eq!(watch.transfers.load(Ordering::Relaxed), 1);
     let error = arena.fill(fill).map(drop).unwrap_err();
     assert!(
-        matches!(&error, TransferError::DeviceLost { loss: Some(loss) } if loss.starts_with("offload:7: ") && loss.contains("a cut wire")),
+        matches!(
+            &error,
+            TransferError::DeviceLost { loss: Some(DeviceLoss { device, cause }) }
+                if &**device == "offload:7" && cause.contains("a cut wire")
+        ),
         "{error}"
     );
     assert_eq!(watch.transfers.load(Ordering::Relaxed), 1, "nothing is asked of a lost device");

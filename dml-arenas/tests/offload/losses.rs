@@ -4,13 +4,13 @@ use crate::common::host;
 use crate::rig::{Rig, is_there, kill, wait_until};
 use dml_arenas::offload::{Argument, Function, Loss, OffloadError, Signal};
 use dml_core::Scalar;
-use dml_core::{AllocError, Arena, BlockRef, Fill, Span, TransferError};
+use dml_core::{AllocError, Arena, BlockRef, DeviceLoss, Fill, Span, TransferError};
 use std::time::Duration;
 
 /// The error of a transfer, which names the device and says why it is lost.
 fn lost(rig: &Rig) -> TransferError {
-    let loss = format!("offload:0: {}", rig.device().loss().expect("it is lost")).into();
-    TransferError::DeviceLost { loss: Some(loss) }
+    let cause = rig.device().loss().expect("it is lost").to_string().into();
+    TransferError::DeviceLost { loss: Some(DeviceLoss { device: "offload:0".into(), cause }) }
 }
 
 /// What everybody hears of a device that is lost.

@@ -8,7 +8,7 @@ use crate::base::id::{DeviceId, KernelId};
 use crate::base::names::{ArenaName, BufferName};
 use crate::base::range::Span;
 use crate::base::sync::Arc;
-use crate::memory::error::{AllocError, Breach, TransferError};
+use crate::memory::error::{AllocError, Breach, TransferError, of_cause};
 use crate::platform::outstanding::Outstanding;
 use crate::state::BusyReason;
 use crate::state::{AttachRefusal, BindRefusal, FreeRefusal};
@@ -220,7 +220,7 @@ pub enum AcquireError {
     },
     /// The device of the requested arena, or of an arena on the path to it, is lost. A retry may find another
     /// path.
-    #[error("the device of {arena} is lost{}", loss.as_ref().map_or_else(String::new, |loss| format!(": {loss}")))]
+    #[error("the device of {arena} is lost{}", of_cause(loss.as_ref()))]
     DeviceLost {
         /// The requested buffer.
         buffer: BufferName,
@@ -480,6 +480,7 @@ pub enum ViewError {
 mod tests {
     use super::*;
     use crate::base::id::BufferId;
+    use crate::memory::error::DeviceLoss;
 
     fn arena(id: u8, name: &str) -> ArenaName {
         ArenaName { id: ArenaId(id), name: name.into() }
@@ -488,6 +489,17 @@ mod tests {
     fn copy_failed(to: &ArenaName, cause: TransferError) -> AcquireError {
         let (buffer, from) = (BufferName::from(BufferId(3)), arena(1, "left"));
         AcquireError::CopyFailed { buffer, from, to: to.clone(), span: Span::new(8, 24), cause }
+    }
+
+    #[test]
+    fn a_loss_names_the_device_and_the_cause_where_they_are_known() {
+        let loss = DeviceLoss { device: "offload:0".into(), cause: "it was killed".into() };
+        let known = TransferError::DeviceLost { loss: Some(loss) };
+        assert_eq!(known.to_string(), "device lost: offload:0: it was killed");
+        assert_eq!(TransferError::DeviceLost { loss: None }.to_string(), "device lost");
+        let alloc = |loss| AllocError::DeviceLost { arena: "left".into(), loss };
+        assert_eq!(alloc(Some("gone".into())).to_string(), "device lost: left: gone");
+        assert_eq!(alloc(None).to_string(), "device lost: left");
     }
 
     /// Each row names the one question that its errors answer with yes.
@@ -528,7 +540,9 @@ mod tests {
                 vec![
                     AcquireError::DeviceLost { buffer: buffer.clone(), arena: left.clone(), loss: None },
                     copy_failed(&left, TransferError::DeviceLost { loss: None }),
-                    map(TransferError::DeviceLost { loss: Some("gone".into()) }),
+                    map(TransferError::DeviceLost {
+                        loss: Some(DeviceLoss { device: "left".into(), cause: "gone".into() }),
+                    }),
                     alloc(lost),
                 ],
             ),

@@ -4,6 +4,7 @@ use crate::base::id::DeviceId;
 use crate::base::sync::Arc;
 use crate::memory::desc::ArenaDesc;
 use crate::memory::map_state::MapState;
+use std::fmt;
 use thiserror::Error;
 
 /// Why an arena could not provide storage.
@@ -51,7 +52,7 @@ pub enum AllocError {
         what: &'static str,
     },
     /// The device is lost.
-    #[error("device lost: {arena}{}", of_cause(loss.as_deref()))]
+    #[error("device lost: {arena}{}", of_cause(loss.as_ref()))]
     DeviceLost {
         /// The arena's name.
         arena: Arc<str>,
@@ -131,10 +132,10 @@ pub enum TransferError {
         done_bytes: u64,
     },
     /// The device is lost.
-    #[error("device lost{}", of_cause(loss.as_deref()))]
+    #[error("device lost{}", of_cause(loss.as_ref()))]
     DeviceLost {
-        /// The cause of the loss, in words, if it is known.
-        loss: Option<Arc<str>>,
+        /// The device and the cause of its loss, if they are known.
+        loss: Option<DeviceLoss>,
     },
     /// One end of the copy is mapped for the host, but its arena did not report the address.
     #[error("{arena} reported no host address for its bytes")]
@@ -173,8 +174,23 @@ impl TransferError {
     }
 }
 
+/// Which device is lost, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceLoss {
+    /// The device's name.
+    pub device: Arc<str>,
+    /// The cause of the loss, in words.
+    pub cause: Arc<str>,
+}
+
+impl fmt::Display for DeviceLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.device, self.cause)
+    }
+}
+
 /// Returns the end of the message of a loss, with the cause if it is known.
-fn of_cause(loss: Option<&str>) -> String {
+pub(crate) fn of_cause(loss: Option<&impl fmt::Display>) -> String {
     loss.map_or_else(String::new, |loss| format!(": {loss}"))
 }
 
