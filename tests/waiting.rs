@@ -76,6 +76,24 @@ fn l03_readers_do_not_pass_a_writer_who_waits() {
     assert_history(&platform, &recording.finish());
 }
 
+/// The order of requests holds per buffer, not over several.
+#[test]
+fn a_request_that_waits_for_its_first_buffer_is_not_yet_in_the_queue_of_its_second() {
+    let platform = star();
+    let (first, second) = (written(&platform), written(&platform));
+    let holder = platform.acquire(CPU).read_write(&first).try_now().unwrap();
+    let mut both = platform.acquire(CPU).read_write(&first).read_write(&second).into_future();
+    assert!(waits(&mut both));
+    let later = platform.acquire(CPU).read_write(&second).try_now().expect("no request stands before it");
+    holder.release().unwrap();
+    // Now it does stand there, behind the later request.
+    assert!(waits(&mut both));
+    assert!(waits(&mut reader(&second, CPU)), "behind a writer that waits");
+    later.release().unwrap();
+    granted(&mut both).release().unwrap();
+    assert!(is_quiet(&first) && is_quiet(&second));
+}
+
 #[test]
 fn l03_a_stream_of_readers_does_not_starve_a_writer() {
     let platform = star();

@@ -64,7 +64,8 @@ impl Coexecutor {
     /// # use dml_core::{DeviceKind, Platform};
     /// # use dml_scheduler::Coexecutor;
     /// # fn made(platform: &Platform) -> Coexecutor {
-    /// Coexecutor::new(platform).devices_where(|it| it.kind == DeviceKind::Gpu || it.compute_units >= 8)
+    /// Coexecutor::new(platform)
+    ///     .devices_where(|device| device.kind == DeviceKind::Gpu || device.compute_units >= 8)
     /// # }
     /// ```
     #[must_use]
