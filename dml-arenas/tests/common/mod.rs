@@ -14,16 +14,20 @@ use dml_core::{DeviceId, DeviceKind, Fence, HostMemory, OwnBlock, Platform, Span
 /// then the run was told that there is a device, and the test fails.
 pub(crate) fn with_opencl(test: &str) -> Option<(Platform, DeviceId)> {
     // A device that CUDA has as well is used only where it is named.
-    let named = DiscoverOptions::default().only(["opencl:0"]);
-    let is_there = Platform::builder().discover_with(&named).is_ok();
-    with_opencl_options(test, &if is_there { named } else { DiscoverOptions::default() })
+    with_opencl_options(test, &DiscoverOptions::default().only(["opencl:0"]))
 }
 
 /// As [`with_opencl`], of what the options leave; they ask for nothing that the machine lacks.
 pub(crate) fn with_opencl_options(test: &str, options: &DiscoverOptions) -> Option<(Platform, DeviceId)> {
-    let builder =
-        Platform::builder().discover_with(options).expect("the machine has what the options ask for");
-    let platform = builder.build().expect("what discovery adds fits together");
+    let found = match Platform::builder().discover_with(options) {
+        // The options name the device.
+        Err(DiscoverError::UnknownDevice { name, .. }) if name == "opencl:0" => {
+            Platform::builder().discover_with(&DiscoverOptions::default())
+        }
+        found => found,
+    };
+    let platform = found.expect("the machine has what the options ask for").build();
+    let platform = platform.expect("what discovery adds fits together");
     match platform.device("opencl:0") {
         Ok(device) => Some((platform, device)),
         Err(_) => {

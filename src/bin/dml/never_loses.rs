@@ -61,9 +61,11 @@ pub(crate) fn run(options: &NeverLosesOptions) -> Result<(), Failure> {
     }
     let machine = Machine::of(&options.machine)?;
     if machine.devices.len() < 2 {
-        return Err(Failure::Usage(
-            "never-loses needs at least two devices to compare, and there is one".to_owned(),
-        ));
+        let missing = machine.unavailable.iter().map(|missing| format!("; unavailable: {missing}"));
+        return Err(Failure::Usage(format!(
+            "never-loses needs at least two devices to compare, and there is one{}",
+            missing.collect::<String>()
+        )));
     }
     let (mut rows, mut unwritten) = (Vec::new(), Unwritten::default());
     if !options.json {
