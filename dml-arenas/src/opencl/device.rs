@@ -8,12 +8,13 @@
 //! ```
 
 use super::error::{FORKED, words};
+use super::handle::SubDevice;
 use crate::fork::Origin;
 use dml_core::internal::sync::Mutex;
 use opencl3::device::{
     CL_DEVICE_PARTITION_BY_COUNTS, CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, CL_DEVICE_PARTITION_EQUALLY,
     CL_DEVICE_SVM_FINE_GRAIN_BUFFER, CL_DEVICE_TYPE_ALL, CL_DEVICE_TYPE_CPU, CL_DEVICE_TYPE_GPU, Device,
-    create_sub_devices, get_device_data, release_device,
+    create_sub_devices, get_device_data,
 };
 use opencl3::error_codes::{CL_DEVICE_NOT_FOUND, ClError};
 use opencl3::platform::{Platform, get_platforms};
@@ -201,14 +202,8 @@ impl Found {
                 is_sub_device: false,
             });
         }
-        let sub_device = self.sub_device(units)?;
-        let device = Device::new(sub_device);
-        let got = device.max_compute_units().map_err(|error| words(error.0))?;
-        if got != units {
-            return Err(format!("its driver made a sub-device of {got} compute units"));
-        }
         Ok(Part {
-            device,
+            device: Device::new(self.sub_device(units)?),
             units,
             overlaps: self.overlaps,
             is_discrete: self.is_discrete,
@@ -237,13 +232,16 @@ impl Found {
         let ids = create_sub_devices(self.device.id(), &by_counts)
             .or_else(|_| create_sub_devices(self.device.id(), &equally))
             .map_err(|code| format!("its driver cannot split it: {}", words(code)))?;
-        let (&id, others) =
-            ids.split_first().ok_or_else(|| "its driver returned no sub-devices".to_owned())?;
-        for &other in others {
-            // SAFETY: the call handed over one reference to each, and nothing uses these.
-            let _ = unsafe { release_device(other) };
+        // SAFETY: the call created these sub-devices, and hands over one reference to each.
+        let parts: Vec<_> = ids.into_iter().map(|id| unsafe { SubDevice::own(id) }).collect();
+        let part = parts.into_iter().next().ok_or_else(|| "its driver returned no sub-devices".to_owned())?;
+        let id = part.raw();
+        let got = Device::new(id).max_compute_units().map_err(|error| words(error.0))?;
+        if got != units {
+            return Err(format!("its driver made a sub-device of {got} compute units"));
         }
         made.insert(key, id.addr());
+        std::mem::forget(part);
         Ok(id)
     }
 }

@@ -10,11 +10,12 @@
 use crate::fork::Origin;
 use opencl3::command_queue::release_command_queue;
 use opencl3::context::context::release_context;
+use opencl3::device::release_device;
 use opencl3::event::release_event;
 use opencl3::kernel::release_kernel;
 use opencl3::memory::release_mem_object;
 use opencl3::program::release_program;
-use opencl3::types::{cl_command_queue, cl_context, cl_event, cl_kernel, cl_mem, cl_program};
+use opencl3::types::{cl_command_queue, cl_context, cl_device_id, cl_event, cl_kernel, cl_mem, cl_program};
 
 macro_rules! handle {
     ($(#[$doc:meta])* $name:ident($raw:ty), $release:path) => {
@@ -64,6 +65,9 @@ macro_rules! shared_handle {
     };
 }
 
+handle!(
+    /// A sub-device made for this program.
+    SubDevice(cl_device_id), release_device);
 shared_handle!(
     /// A context.
     Context(cl_context), release_context);

@@ -1,6 +1,6 @@
 //! What discovery adds, and what it says of devices that it cannot.
 
-use super::{DEVICES, arena, discovered, nothing_is_left, platform, platform_with};
+use super::{DEVICES, arena, discovered, nothing_is_left, platform, platform_with, sub_devices_are_left};
 use crate::driver::{code, stand_in};
 use crate::stand_in::{again, is_child};
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions, HostArena, OpenClArena, Sharing};
@@ -74,9 +74,14 @@ fn a_device_that_is_named_and_of_no_use_is_an_error() {
 #[test]
 fn a_device_is_divided_as_its_driver_can() {
     let driver = stand_in();
-    for (device, units, is_part) in
-        [("opencl:1", 3, true), ("opencl:1", 8, false), ("opencl:2", 1, true), ("opencl:3", 3, true)]
-    {
+    // A sub-device is made once, and kept.
+    for (device, units, is_part, kept) in [
+        ("opencl:1", 3, true, 1),
+        ("opencl:1", 8, false, 1),
+        ("opencl:1", 3, true, 1),
+        ("opencl:2", 1, true, 2),
+        ("opencl:3", 3, true, 3),
+    ] {
         let platform = platform_with(DiscoverOptions::default().limit(device, units), &[device]);
         let desc = desc(&platform, device);
         assert_eq!(
@@ -88,9 +93,9 @@ fn a_device_is_divided_as_its_driver_can() {
             desc.description.strip_suffix(", a part").or(Some(&desc.description))
         );
         // One that is split into equal parts has several, of which one is used.
-        assert_eq!(driver.count("devices"), i64::from(is_part), "{device}");
+        assert_eq!(driver.count("devices"), kept, "{device}");
         drop(platform);
-        nothing_is_left(driver);
+        sub_devices_are_left(driver, kept);
     }
     let refused = |device: &str, units| {
         discovered(DiscoverOptions::default().limit(device, units), &[device]).map(drop).unwrap_err()
@@ -105,9 +110,9 @@ fn a_device_is_divided_as_its_driver_can() {
     }
     driver.fail("clCreateSubDevices", 1, -18);
     driver.fail("device info 0x1002", 0, code::OUT_OF_RESOURCES);
-    let refused = refused("opencl:1", 3);
+    let refused = refused("opencl:1", 4);
     assert!(refused.to_string().contains("CL_OUT_OF_RESOURCES"), "{refused}");
-    nothing_is_left(driver);
+    sub_devices_are_left(driver, 3);
 }
 
 #[test]
