@@ -106,7 +106,8 @@ fn i06_an_explicit_binding_waits_for_a_root_being_prepared() {
     let routes = platform.routes();
     let mut state = BufferState::new(routes, 100, Initial::Undefined);
     let claims = Claims::new([Claim { span: Span::new(0, 100), access: Access::WriteInvalidate }]);
-    let request = Request { kernel: KernelId(1), grant: OwnerId(1), arena: MAIN_ARENA, claims };
+    let request =
+        Request { kernel: KernelId(1), grant: OwnerId(1), arena: MAIN_ARENA, claims, is_submission: false };
     let Begin::Plan(plan) = state.begin(routes, &request) else { panic!("it has no storage") };
     let mut kernel = Execution::new(plan);
     let Next::Do(step) = kernel.next(&mut state) else { panic!("it has no storage") };

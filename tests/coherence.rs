@@ -22,7 +22,8 @@ fn i02_bytes_pass_through_a_third_memory_where_no_link_leads_directly() {
     write(&buffer, GPU_ARENA, 0..100, 1);
     // The plan, asked of a copy of the state.
     let claims = Claims::new([Claim { span: Span::new(13, 57), access: Access::ReadOnly }]);
-    let request = Request { kernel: KernelId(1), grant: OwnerId(77), arena: GPU2_ARENA, claims };
+    let request =
+        Request { kernel: KernelId(1), grant: OwnerId(77), arena: GPU2_ARENA, claims, is_submission: false };
     let Begin::Plan(plan) = buffer.snapshot().begin(platform.routes(), &request) else {
         panic!("bytes have to be brought")
     };

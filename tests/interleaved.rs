@@ -9,7 +9,7 @@
 
 use dml::core::internal::state::{MapState, Outcome};
 use dml::core::{Concurrency, Span};
-use dml_verify::machine::{Mix, Op, ops, run};
+use dml_verify::machine::{Mix, Op, ops, refine, run};
 use dml_verify::{CONCURRENCIES, Shape};
 use proptest::prelude::*;
 
@@ -27,6 +27,12 @@ proptest! {
     #[test]
     fn i01_staged_copies_step_by_step(ops in some(0, 0), zeroed: bool) {
         run(&Shape::Star.plain(), zeroed, &ops);
+    }
+
+    #[test]
+    fn i29_after_settling_streams_are_grants(ops in some(0, 0), zeroed: bool, shape in 0..3_usize) {
+        let shapes = [Shape::Star, Shape::MappedAndStaged, Shape::Bound(Concurrency::BimapRead)];
+        refine(&shapes[shape].plain(), zeroed, &ops);
     }
 
     #[test]
@@ -152,6 +158,7 @@ fn l03_those_admitted_change_for_whom_others_wait() {
         and: both.then_some((whole, ReadOnly)),
         waits,
         again,
+        submits: false,
     };
     let ops = [
         ask(3, ReadOnly, false, true, true),

@@ -206,7 +206,11 @@ fn ranges(arena: ArenaId) -> Vec<Wish> {
         [(first, ReadWrite), (second, ReadWrite), (both, ReadOnly), (second, ReadOnly)]
             .map(|(span, access)| Wish::new(arena, span, access))
             .into();
-    wishes.push(Wish { arena, claims: vec![(first, ReadOnly), (second, WriteInvalidate)] });
+    wishes.push(Wish {
+        arena,
+        claims: vec![(first, ReadOnly), (second, WriteInvalidate)],
+        is_submission: false,
+    });
     wishes
 }
 
@@ -323,4 +327,68 @@ fn l01_ranges_of_one_buffer_are_one_step() {
 fn l01_as_separate_steps_they_would_deadlock() {
     let explored = protocol(Order::AsNamed, halves(), 2).explore();
     assert!(explored.wrong[0].starts_with("L-1"), "{:?}", explored.wrong);
+}
+
+/// What can be submitted of the whole buffer to the stream of an arena.
+fn submitted(arena: ArenaId) -> Vec<Wish> {
+    whole(&[arena]).into_iter().map(Wish::submitted).collect()
+}
+
+/// Two kernels on the stream of one arena, beside a kernel in main memory.
+fn streams(platform: Platform) -> BufferModel {
+    BufferModel {
+        outcomes: vec![Outcome::Done, Outcome::Failed],
+        happens: vec![
+            Happens::AReaderBehindAWriterOnAStream,
+            Happens::AWriterBehindAWriterOnAStream,
+            Happens::ASubmissionBehindAFailure,
+            Happens::PoisonedAndRestorable,
+            Happens::PoisonedForGood,
+            Happens::TwoWait,
+        ],
+        faults: true,
+        frees: vec![GPU_ARENA],
+        ..BufferModel::new(
+            platform,
+            1,
+            vec![submitted(GPU_ARENA), submitted(GPU_ARENA), whole(&[MAIN_ARENA])],
+        )
+    }
+}
+
+#[test]
+fn i29_streams_on_a_star_of_three() {
+    let model = BufferModel {
+        cancels: true,
+        gives_up: true,
+        prefetches: vec![(MAIN_ARENA, ALL)],
+        restores: vec![ALL],
+        ..streams(Shape::Star.plain())
+    };
+    expect("streams, star of 3, 3 kernels", &model.explore(), 18_432);
+}
+
+#[test]
+fn i29_streams_over_mappings() {
+    let model = BufferModel { losses: vec![GPU], closes: true, ..streams(mapped(Concurrency::Exclusive)) };
+    expect("streams, mapped, 3 kernels", &model.explore(), 15_673);
+}
+
+#[test]
+#[ignore = "large: cargo xtask model"]
+fn i29_two_streams_of_two_segments() {
+    let of = |arena| ranges(arena).into_iter().map(Wish::submitted).collect::<Vec<_>>();
+    let kernels = vec![of(GPU_ARENA), of(GPU_ARENA), of(GPU2_ARENA)];
+    let model = BufferModel {
+        outcomes: vec![Outcome::Done, Outcome::Failed],
+        zeroed: true,
+        happens: vec![
+            Happens::TwoDisjointWritersAtOnce,
+            Happens::AReaderBehindAWriterOnAStream,
+            Happens::ASubmissionBehindAFailure,
+            Happens::AReaderBesideACopy,
+        ],
+        ..BufferModel::new(Shape::Star.plain(), 2, kernels)
+    };
+    expect("two streams, star of 3, 3 kernels", &model.explore(), 393_189);
 }

@@ -274,6 +274,7 @@ fn a_gather_over_linked_arenas_looks_at_each_link_about_once() {
             grant: OwnerId(id),
             arena: ArenaId(arena as u8),
             claims: Claims::new([Claim { span, access }]),
+            is_submission: false,
         };
         for arena in 0..arenas {
             let span = Span::new(arena * SEGMENT_BYTES, (arena + 1) * SEGMENT_BYTES);

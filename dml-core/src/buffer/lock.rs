@@ -314,7 +314,7 @@ impl BufferInner {
     ) -> Asked {
         self.change(|locked, routes| {
             let grant = locked.new_grant();
-            let request = Request { kernel, grant, arena, claims };
+            let request = Request { kernel, grant, arena, claims, is_submission: false };
             match locked.state.begin(routes, &request) {
                 Begin::Busy { .. } if queue => {
                     locked.next_ticket += 1;

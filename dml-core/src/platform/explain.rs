@@ -187,7 +187,8 @@ impl Question<'_> {
         grant: OwnerId,
     ) -> Begin {
         let claims = Claims::new([Claim { span: Span::new(0, self.bytes), access }]);
-        state.begin(routes, &Request { kernel: KernelId(grant.0), grant, arena, claims })
+        state
+            .begin(routes, &Request { kernel: KernelId(grant.0), grant, arena, claims, is_submission: false })
     }
 
     fn ask(

@@ -524,7 +524,7 @@ impl Grants {
         for grant in &self.grants {
             grant.launched_on();
             grant.written();
-            grant.buffer.0.change(|locked, _| locked.state.start(grant.id));
+            let _ = grant.buffer.0.change(|locked, _| locked.state.start(grant.id));
         }
         InFlight::new(self, kernel)
     }

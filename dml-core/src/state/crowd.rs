@@ -3,12 +3,13 @@
 //! A small set is searched linearly, as in the specification. Beyond [`INDEXED`] entries, an index gives the
 //! same answers in O(log n). The index is derived from the entries, so comparisons of states ignore it.
 
-use super::requestors::{Requestor, writes};
+use super::requestors::{Phase, Requestor, writes};
+use super::stream::{Parts, without_written};
 use super::users::User;
 use crate::base::access::{Claim, Claims};
 use crate::base::id::{ArenaId, ArenaSet, KernelId, OwnerId};
 use crate::base::range::Span;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
@@ -21,6 +22,37 @@ const INDEXED: usize = 32;
 pub(super) struct Requestors {
     entries: SmallVec<[Requestor; 1]>,
     index: Option<Box<Index>>,
+    /// The entries on streams.
+    streamed: Streamed,
+}
+
+/// The number of entries on each stream, and of those that write.
+#[derive(Clone, Debug, Default)]
+struct Streamed(SmallVec<[(ArenaId, usize, usize); 1]>);
+
+impl Streamed {
+    fn add(&mut self, entry: &Requestor) {
+        let Some(stream) = entry.on_stream() else { return };
+        let writers = usize::from(entry.writes());
+        match self.0.iter_mut().find(|(arena, ..)| *arena == stream) {
+            Some((_, all, writing)) => (*all, *writing) = (*all + 1, *writing + writers),
+            None => self.0.push((stream, 1, writers)),
+        }
+    }
+
+    fn remove(&mut self, entry: &Requestor) {
+        let Some(stream) = entry.on_stream() else { return };
+        if let Some((_, all, writing)) = self.0.iter_mut().find(|(arena, ..)| *arena == stream) {
+            (*all, *writing) = (*all - 1, *writing - usize::from(entry.writes()));
+        }
+        self.0.retain(|(_, all, _)| *all > 0);
+    }
+
+    /// Returns the number of entries on a stream, and of those that write.
+    fn on(&self, stream: ArenaId) -> (usize, usize) {
+        let known = self.0.iter().find(|(arena, ..)| *arena == stream);
+        known.map_or((0, 0), |(_, all, writing)| (*all, *writing))
+    }
 }
 
 /// An index of the entries, by grant, bytes and arena.
@@ -145,7 +177,18 @@ impl Requestors {
         }
     }
 
-    /// Returns the entry of a grant. The caller may change its phase and commit number, and nothing else.
+    /// Records that the kernel of a grant has started.
+    pub(super) fn start(&mut self, grant: OwnerId) {
+        if let Some(place) = self.place(grant) {
+            let entry = &mut self.entries[place];
+            self.streamed.remove(entry);
+            entry.phase = Phase::InFlight;
+            self.streamed.add(entry);
+        }
+    }
+
+    /// Returns the entry of a grant. The caller may change its phase until it starts, and its commit number,
+    /// and nothing else.
     pub(super) fn find_mut(&mut self, grant: OwnerId) -> Option<&mut Requestor> {
         let place = self.place(grant)?;
         Some(&mut self.entries[place])
@@ -155,6 +198,7 @@ impl Requestors {
         if let Some(index) = &mut self.index {
             index.add(self.entries.len(), &entry);
         }
+        self.streamed.add(&entry);
         self.entries.push(entry);
         if self.index.is_none() && self.entries.len() > INDEXED {
             self.index = Some(Box::new(Index::new(&self.entries)));
@@ -164,6 +208,7 @@ impl Requestors {
     /// Removes the entry at a position. The last entry moves there.
     pub(super) fn swap_remove(&mut self, place: usize) -> Requestor {
         let entry = self.entries.swap_remove(place);
+        self.streamed.remove(&entry);
         if let Some(index) = &mut self.index {
             index.remove(&entry);
             if let Some(moved) = self.entries.get(place) {
@@ -187,11 +232,13 @@ impl Requestors {
 
     /// Replaces the claims of the entry at a position.
     pub(super) fn set_claims(&mut self, place: usize, claims: Claims) {
-        let Self { entries, index } = self;
+        let Self { entries, index, streamed } = self;
         if let Some(index) = index {
             index.remove_claims(&entries[place]);
         }
+        streamed.remove(&entries[place]);
         entries[place].set_claims(claims);
+        streamed.add(&entries[place]);
         if let Some(index) = index {
             index.add_claims(&entries[place]);
         }
@@ -204,16 +251,46 @@ impl Requestors {
         self.index = self.index.take().map(|_| Box::new(Index::new(&self.entries)));
     }
 
-    /// Returns whether a claim of any entry conflicts with any of `claims`.
-    pub(super) fn conflict(&self, claims: &Claims) -> bool {
+    /// Returns whether a claim of any entry conflicts with any of `claims`, apart from the entries on a
+    /// stream that the request follows.
+    pub(super) fn conflict(&self, claims: &Claims, stream: Option<ArenaId>) -> bool {
+        if stream.is_some_and(|stream| self.streamed.on(stream).0 == self.entries.len()) {
+            return false;
+        }
+        let follows = |entry: &Requestor| stream.is_some() && entry.on_stream() == stream;
         let Some(index) = &self.index else {
-            return self.entries.iter().any(|entry| entry.conflicts(claims));
+            return self.entries.iter().any(|entry| !follows(entry) && entry.conflicts(claims));
         };
+        let bars = |grant| index.places.get(&grant).is_some_and(|place| !follows(&self.entries[*place]));
         let meets = |claim: &Claim| match claim.access.writes() {
-            true => index.meeting(claim.span).next().is_some(),
-            false => index.written.meeting((), claim.span).next().is_some(),
+            true => index.meeting(claim.span).any(bars),
+            false => index.written.meeting((), claim.span).any(bars),
         };
         claims.iter().any(meets)
+    }
+
+    /// Returns the parts of a span that no entry on a stream writes.
+    pub(super) fn not_written_on(&self, stream: ArenaId, span: Span) -> Parts {
+        let mut parts: Parts = smallvec![span];
+        if self.streamed.on(stream).1 == 0 {
+            return parts;
+        }
+        let mut cut = |entry: &Requestor| {
+            if entry.on_stream() == Some(stream) {
+                without_written(&mut parts, entry);
+            }
+            parts.is_empty()
+        };
+        match &self.index {
+            Some(index) => {
+                let mut places = index.written.meeting((), span).filter_map(|grant| index.places.get(&grant));
+                places.any(|place| cut(&self.entries[*place]));
+            }
+            None => {
+                self.entries.iter().rev().any(cut);
+            }
+        }
+        parts
     }
 
     /// Returns the first bytes that the first entry of `kernel` has in common with `claims`.
@@ -302,7 +379,7 @@ impl Deref for Requestors {
 /// A clone has no index until an entry is added: most clones are only inspected.
 impl Clone for Requestors {
     fn clone(&self) -> Self {
-        Self { entries: self.entries.clone(), index: None }
+        Self { entries: self.entries.clone(), index: None, streamed: self.streamed.clone() }
     }
 }
 

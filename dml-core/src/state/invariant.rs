@@ -60,7 +60,12 @@ impl BufferState {
     fn check_requestors(&self) -> Result<(), Violation> {
         for (index, entry) in self.requestors.iter().enumerate() {
             for other in &self.requestors[index + 1..] {
-                hold!(1, !entry.conflicts(&other.claims), "{} and {} conflict", entry.grant, other.grant);
+                let is_behind = entry.is_submission
+                    && other.is_submission
+                    && entry.arena == other.arena
+                    && (entry.on_stream().is_some() || other.on_stream().is_some());
+                let apart = is_behind || !entry.conflicts(&other.claims);
+                hold!(1, apart, "{} and {} conflict", entry.grant, other.grant);
                 hold!(23, entry.grant != other.grant, "{} has two entries", entry.grant);
             }
             if entry.phase == Phase::Preparing || entry.claims.is_empty() {
@@ -82,9 +87,14 @@ impl BufferState {
                 entry.grant,
                 entry.arena
             );
-            for claim in entry.claims.iter().filter(|claim| claim.access.reads() && !arena.is_lost()) {
-                for (span, content) in self.segments.in_span(claim.span) {
-                    let poisoned = matches!(content.status, Status::Poisoned(Remains::Lost));
+            let stream = Some(entry.arena).filter(|_| entry.is_submission);
+            for read in self.read_as_committed(&entry.claims, stream) {
+                for (span, content) in self.segments.in_span(read).filter(|_| !arena.is_lost()) {
+                    // What a submission reads may have been poisoned by a kernel before it on its stream.
+                    let poisoned = match content.status {
+                        Status::Poisoned(remains) => entry.is_submission || remains == Remains::Lost,
+                        _ => false,
+                    };
                     let valid = content.valid.contains(entry.arena) || poisoned;
                     hold!(4, valid, "{} reads {span} in {}, not valid there", entry.grant, entry.arena);
                 }

@@ -27,6 +27,7 @@ mod release;
 mod requestors;
 mod segments;
 mod storage;
+mod stream;
 mod transition;
 mod users;
 

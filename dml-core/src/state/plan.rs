@@ -13,7 +13,6 @@ use super::{
     Alloc, ArenaState, BufferState, Content, CopyId, CopyKind, CopyOp, CopyPhase, Loss, MapState, Refusal,
     Remains, Routes, Status,
 };
-use crate::base::access::Claim;
 use crate::base::cost::Cost;
 use crate::base::id::{ArenaId, ArenaSet, DeviceId, LinkId, OwnerId};
 use crate::base::range::Span;
@@ -231,13 +230,10 @@ impl<'a> Planner<'a> {
         self.known.clear();
     }
 
-    /// Plans the steps that make the bytes of `claim` valid in the destination before the kernel starts.
-    pub(super) fn bring(&mut self, claim: &Claim) -> Result<(), NoPlan> {
-        if !claim.access.reads() {
-            return Ok(());
-        }
+    /// Plans the steps that make bytes valid in the destination before the kernel starts.
+    pub(super) fn bring(&mut self, span: Span) -> Result<(), NoPlan> {
         let state = self.state;
-        for (span, content) in state.segments.in_span(claim.span) {
+        for (span, content) in state.segments.in_span(span) {
             let valid = self.will_be_valid(content.valid);
             if !valid.contains(self.to) {
                 self.bring_run(span, content.status, valid)?;

@@ -167,7 +167,7 @@ impl BufferState {
             let conflicts = |waiting: &Waiting| waiting.request.claims.conflict(&request.claims);
             let barred = self.queue.iter().any(conflicts);
             // A request that conflicts with a grant waits anyway.
-            if !barred && let Err(busy) = self.conflicts(&request.claims) {
+            if !barred && let Err(busy) = self.conflicts(&request.claims, request.stream()) {
                 return busy;
             }
             if barred || self.takes_a_needed_arena(routes, request) {

@@ -2,7 +2,7 @@
 //!
 //! A commit, a failure or a restore changes exactly the bytes of its claims (I-16, I-17).
 
-use super::{BufferState, Content, Lifecycle, Phase, Refusal, Remains, Routes, Status};
+use super::{BufferState, Content, Lifecycle, Refusal, Remains, Routes, Status};
 use crate::base::access::{Access, Claim};
 use crate::base::id::{ArenaId, OwnerId, Seq};
 use crate::base::range::Span;
@@ -33,11 +33,22 @@ pub struct Release {
 }
 
 impl BufferState {
-    /// Records that the kernel of a grant has started.
-    pub fn start(&mut self, grant: OwnerId) {
-        if let Some(entry) = self.requestors.find_mut(grant) {
-            entry.phase = Phase::InFlight;
+    /// Records that the kernel of a grant starts.
+    ///
+    /// # Errors
+    /// For a submission that waited for its start: [`Refusal::Poisoned`], [`Refusal::Uninitialized`] or
+    /// [`Refusal::Unreachable`] if a kernel before it on its stream did not write what it reads. It must then
+    /// end as not started.
+    pub fn start(&mut self, grant: OwnerId) -> Result<(), Refusal> {
+        let submission = self.requestors.place(grant).filter(|place| self.requestors[*place].is_submission);
+        if let Some(place) = submission
+            && let Some(refusal) = self.missing(&self.requestors[place])
+            && !self.arena(self.requestors[place].arena).is_lost()
+        {
+            return Err(refusal);
         }
+        self.requestors.start(grant);
+        Ok(())
     }
 
     /// Ends a grant.

@@ -32,6 +32,8 @@ pub struct Requestor {
     pub phase: Phase,
     /// The number of the last commit when access was granted.
     pub seq_at_grant: Seq,
+    /// Whether the kernel runs on the stream of its arena, behind the kernels submitted before it.
+    pub is_submission: bool,
     /// Whether any claim writes.
     writes: bool,
 }
@@ -51,6 +53,7 @@ impl Requestor {
             claims: request.claims.clone(),
             phase: Phase::Preparing,
             seq_at_grant: seq,
+            is_submission: request.is_submission,
             writes: writes(&request.claims),
         }
     }
@@ -59,6 +62,12 @@ impl Requestor {
     #[must_use]
     pub fn conflicts(&self, claims: &Claims) -> bool {
         self.claims.conflict(claims)
+    }
+
+    /// Returns the arena on whose stream the kernel is, if it is on one.
+    #[must_use]
+    pub fn on_stream(&self) -> Option<ArenaId> {
+        Some(self.arena).filter(|_| self.is_submission && self.phase == Phase::InFlight)
     }
 
     /// Returns whether any claim of this entry writes.

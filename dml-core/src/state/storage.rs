@@ -112,7 +112,7 @@ impl BufferState {
         let claim = Claim { span: Span::new(0, self.len()), access: Access::WriteInvalidate };
         let claims = Claims::new([claim]);
         if brings == Brings::Contents {
-            if self.conflicts(&claims).is_err() {
+            if self.conflicts(&claims, None).is_err() {
                 return Err(AttachRefusal::InUse);
             }
             if !self.queue.is_empty() {
@@ -218,7 +218,7 @@ impl BufferState {
             .filter(|(_, content)| content.valid == ArenaSet::of(arena) && content.status == Status::Defined);
         let claims = only_here.map(|(span, _)| Claim { span, access: Access::ReadOnly });
         // Bytes that a kernel is about to overwrite are not worth a copy.
-        let claims = claims.filter(|&claim| self.conflicts(&Claims::new([claim])).is_ok());
+        let claims = claims.filter(|&claim| self.conflicts(&Claims::new([claim]), None).is_ok());
         let claims = Claims::new(claims);
         if claims.is_empty() {
             return nothing;

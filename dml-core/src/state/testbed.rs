@@ -214,7 +214,13 @@ impl Driver {
     /// Creates a request of a new kernel.
     pub(super) fn request(&mut self, arena: ArenaId, claims: &[Claim]) -> Request {
         let grant = self.next();
-        Request { kernel: KernelId(grant.0), grant, arena, claims: Claims::new(claims.iter().copied()) }
+        Request {
+            kernel: KernelId(grant.0),
+            grant,
+            arena,
+            claims: Claims::new(claims.iter().copied()),
+            is_submission: false,
+        }
     }
 
     /// Submits a request of a new kernel, and carries no plan out.

@@ -27,6 +27,15 @@ pub struct Request {
     pub arena: ArenaId,
     /// The bytes and accesses, canonical and within the buffer.
     pub claims: Claims,
+    /// Whether the kernel will run on the stream of its arena, behind the kernels submitted before it.
+    pub is_submission: bool,
+}
+
+impl Request {
+    /// Returns the arena on whose stream the kernel will be, if it is a submission.
+    pub(super) fn stream(&self) -> Option<ArenaId> {
+        Some(self.arena).filter(|_| self.is_submission)
+    }
 }
 
 /// The machine's answer to a request.
@@ -53,7 +62,7 @@ impl BufferState {
     /// the reason for neither.
     pub(super) fn examine(&self, routes: &dyn Routes, request: &Request) -> Result<Option<SyncPlan>, Begin> {
         self.refuses(request)?;
-        self.conflicts(&request.claims)?;
+        self.conflicts(&request.claims, request.stream())?;
         let arena = self.arena(request.arena);
         if request.claims.is_empty() {
             return Ok(None);
@@ -63,23 +72,18 @@ impl BufferState {
             return Err(Begin::Refused(Refusal::TooManyGrants { arena: request.arena }));
         }
         let writes = writes(&request.claims);
-        if self.is_ready(routes, request, writes) {
+        let read = self.read_as_committed(&request.claims, request.stream());
+        if self.is_ready(routes, request, &read, writes) {
             return Ok(None);
         }
-        for claim in &request.claims {
-            if claim.access.reads() {
-                let mut parts = self.segments.in_span(claim.span);
-                if let Some(refusal) = parts.find_map(|(span, content)| content.unreadable(span)) {
-                    return Err(Begin::Refused(refusal));
-                }
-            }
+        let mut parts = read.iter().flat_map(|span| self.segments.in_span(*span));
+        if let Some(refusal) = parts.find_map(|(span, content)| content.unreadable(span)) {
+            return Err(Begin::Refused(refusal));
         }
         let mut planner = Planner::new(self, routes, request.grant, request.arena, writes);
         let native = routes.arena(request.arena).native;
-        request
-            .claims
-            .iter()
-            .try_for_each(|claim| planner.bring(claim))
+        read.iter()
+            .try_for_each(|span| planner.bring(*span))
             .and_then(|()| planner.allocate(request.arena))
             .and_then(|()| planner.give_access(request.arena, native, writes))
             .map_err(|none| self.without_plan(none, request.arena, request.claims[0].span))?;
@@ -89,7 +93,7 @@ impl BufferState {
 
     /// Returns whether the kernel can start at once. This finds the common case without planning. `false` is
     /// not final: a plan without steps also means that the kernel can start at once.
-    fn is_ready(&self, routes: &dyn Routes, request: &Request, writes: bool) -> bool {
+    fn is_ready(&self, routes: &dyn Routes, request: &Request, read: &[Span], writes: bool) -> bool {
         let (arena, desc) = (self.arena(request.arena), routes.arena(request.arena));
         let shared = |other: &super::ArenaState| matches!(other.alloc, Alloc::Bound { .. });
         let alone = self.copies.is_empty() && self.requestors.arenas().without(request.arena).is_empty();
@@ -98,8 +102,8 @@ impl BufferState {
             && arena.transition.is_none()
             && arena.map.serves(desc, desc.concurrency, desc.native, writes)
             && !self.arenas.iter().any(shared)
-            && request.claims.iter().filter(|claim| claim.access.reads()).all(|claim| {
-                self.segments.in_span(claim.span).all(|(span, content)| {
+            && read.iter().all(|span| {
+                self.segments.in_span(*span).all(|(span, content)| {
                     content.valid.contains(request.arena) && content.unreadable(span).is_none()
                 })
             })
@@ -124,10 +128,11 @@ impl BufferState {
         }
     }
 
-    /// Reports `Busy` if a kernel or a copy conflicts with the claims.
-    pub(super) fn conflicts(&self, claims: &Claims) -> Result<(), Begin> {
+    /// Reports `Busy` if a kernel or a copy conflicts with the claims. Kernels on the stream that a submission
+    /// follows do not.
+    pub(super) fn conflicts(&self, claims: &Claims, stream: Option<ArenaId>) -> Result<(), Begin> {
         let busy = |reason| Begin::Busy { reason, needs_idle: ArenaSet::EMPTY };
-        if self.requestors.conflict(claims) {
+        if self.requestors.conflict(claims, stream) {
             return Err(busy(BusyReason::Conflict));
         }
         let is_torn = |copy: &CopyOp| claims.touching(copy.span).iter().any(|claim| claim.access.writes());
@@ -340,7 +345,7 @@ impl BufferState {
         let seq = self.commit_seq;
         let index = self.requestors.place(grant).ok_or(Refusal::Closed)?;
         let arena = self.requestors[index].arena;
-        let missing = self.missing(&self.requestors[index].claims, arena);
+        let missing = self.missing(&self.requestors[index]);
         let served = self.arena(arena).map.gives(routes.arena(arena), routes.arena(arena).native);
         let refused = match self.lifecycle {
             _ if !served => Some(Refusal::Wedged),
@@ -363,10 +368,11 @@ impl BufferState {
         Ok(&self.requestors[index])
     }
 
-    /// Returns the reason why a kernel cannot read its bytes in `arena`, if they were lost during the plan.
-    fn missing(&self, claims: &[Claim], arena: ArenaId) -> Option<Refusal> {
-        let reading = claims.iter().filter(|claim| claim.access.reads());
-        reading.flat_map(|claim| self.segments.in_span(claim.span)).find_map(|(span, content)| {
+    /// Returns the reason why a kernel cannot read its bytes, if they were lost since it asked for them.
+    pub(super) fn missing(&self, entry: &Requestor) -> Option<Refusal> {
+        let (arena, stream) = (entry.arena, Some(entry.arena).filter(|_| entry.is_submission));
+        let read = self.read_as_committed(&entry.claims, stream);
+        read.iter().flat_map(|span| self.segments.in_span(*span)).find_map(|(span, content)| {
             let valid = content.valid.contains(arena);
             content.unreadable(span).or((!valid).then_some(Refusal::Unreachable { arena, span }))
         })
@@ -406,7 +412,7 @@ impl BufferState {
             return Begin::Busy { reason: BusyReason::Queue, needs_idle: ArenaSet::EMPTY };
         }
         // A prefetch belongs to no kernel, so the check for bytes held by the same kernel does not apply.
-        let admitted = self.is_open().and_then(|()| self.conflicts(claims));
+        let admitted = self.is_open().and_then(|()| self.conflicts(claims, None));
         if let Err(begin) = admitted.and_then(|()| self.has_arena(arena)) {
             return begin;
         }
@@ -418,7 +424,7 @@ impl BufferState {
             return Begin::Refused(refusal);
         }
         let mut planner = Planner::new(self, routes, owner, arena, false);
-        if let Err(none) = claims.iter().try_for_each(|claim| planner.bring(claim)) {
+        if let Err(none) = claims.iter().try_for_each(|claim| planner.bring(claim.span)) {
             let span = claims.first().map_or(Span::new(0, 0), |claim| claim.span);
             return self.without_plan(none, arena, span);
         }

@@ -13,11 +13,13 @@
 
 mod ghost;
 mod op;
+mod refine;
 mod rest;
 mod runner;
 pub mod topology;
 
 pub use op::{How, Mix, Op, from_bytes, ops, run};
+pub use refine::refine;
 pub use rest::Served;
 pub use runner::{LEN, Tally};
 
@@ -45,6 +47,7 @@ struct Holding {
     grant: OwnerId,
     arena: ArenaId,
     claims: Claims,
+    is_submission: bool,
 }
 
 /// The result of a request.
@@ -68,6 +71,8 @@ pub struct Machine {
     state: BufferState,
     running: Vec<Running>,
     holding: Vec<Holding>,
+    /// The grants whose kernels are on the stream of their arena, in the order in which they started.
+    launched: Vec<OwnerId>,
     ghost: Ghost,
     arenas: u8,
     /// Whether an arena broke its contract.
@@ -83,8 +88,8 @@ impl Machine {
         let state = BufferState::new(routes, len, initial);
         let ghost = Ghost::new(len, initial);
         let arenas = routes.arenas().len() as u8;
-        let (running, holding) = (Vec::new(), Vec::new());
-        Self { state, running, holding, ghost, arenas, broken: false, complaint: None }
+        let (running, holding, launched) = (Vec::new(), Vec::new(), Vec::new());
+        Self { state, running, holding, launched, ghost, arenas, broken: false, complaint: None }
     }
 
     /// Returns the state of the buffer.
@@ -226,17 +231,102 @@ impl Machine {
     /// Starts a kernel, and checks the bytes that it asked to read.
     fn granted(&mut self, grant: OwnerId) {
         let entry = self.state.requestors().iter().find(|entry| entry.grant == grant);
-        let Some((arena, claims)) = entry.map(|entry| (entry.arena, entry.claims.clone())) else {
+        let Some(entry) = entry.cloned() else {
             return self.expect(false, || format!("{grant} is granted and not in the requestor-set"));
         };
-        let unfit = self.ghost.unfit(&self.state, arena, &claims);
+        let (arena, claims, is_submission) = (entry.arena, entry.claims, entry.is_submission);
+        if !is_submission {
+            self.reads(grant, arena, &claims);
+        }
+        self.holding.push(Holding { grant, arena, claims, is_submission });
+    }
+
+    /// Checks the bytes that a kernel now reads.
+    fn reads(&mut self, grant: OwnerId, arena: ArenaId, claims: &Claims) {
+        let unfit = self.ghost.unfit(&self.state, arena, claims);
         self.expect(unfit.is_none(), || {
             format!(
                 "I-4: {grant} reads byte {} in {arena}, which holds something else",
                 unfit.unwrap_or_default()
             )
         });
-        self.holding.push(Holding { grant, arena, claims });
+    }
+
+    /// Returns whether the kernel of a grant can start on the stream of its arena.
+    #[must_use]
+    pub fn can_launch(&self, grant: OwnerId) -> bool {
+        let may = |holding: &Holding| holding.grant == grant && holding.is_submission;
+        !self.launched.contains(&grant) && self.holding.iter().any(may)
+    }
+
+    /// Starts the kernel of a submission behind those on the stream of its arena. It ends instead if one of
+    /// them failed, and so did not write what it reads.
+    ///
+    /// # Panics
+    /// When it cannot start.
+    pub fn launch(&mut self, routes: &dyn Routes, grant: OwnerId) {
+        assert!(self.can_launch(grant), "{grant} can start");
+        match self.state.start(grant) {
+            Ok(()) => self.launched.push(grant),
+            Err(refusal) => {
+                let failed = matches!(refusal, Refusal::Poisoned { .. });
+                self.expect(failed, || format!("{grant} is granted and cannot start: {refusal:?}"));
+                self.release(routes, grant, Outcome::NotStarted);
+            }
+        }
+        // Submissions may have waited for its start.
+        self.settle(routes);
+    }
+
+    /// Returns the grants whose kernels are on a stream, in the order in which they started.
+    pub fn launched(&self) -> impl ExactSizeIterator<Item = OwnerId> + '_ {
+        self.launched.iter().copied()
+    }
+
+    /// Ends the first kernel on the stream of an arena. If it fails, all others on the stream fail with it.
+    ///
+    /// # Panics
+    /// When no kernel is on the stream.
+    pub fn end_first(&mut self, routes: &dyn Routes, arena: ArenaId, fails: bool) {
+        let on = |holding: &&Holding| holding.arena == arena && self.launched.contains(&holding.grant);
+        let holding: Vec<Holding> = self.holding.iter().filter(on).cloned().collect();
+        let of = |grant: &OwnerId| holding.iter().find(|holding| holding.grant == *grant);
+        let stream: Vec<Holding> = self.launched.iter().filter_map(of).cloned().collect();
+        let first = stream.first().expect("a kernel is on the stream");
+        if !fails && !self.state.arena(arena).is_lost() {
+            self.reads(first.grant, arena, &first.claims);
+            return self.release(routes, first.grant, Outcome::Done);
+        }
+        for holding in stream {
+            self.release(routes, holding.grant, Outcome::Failed);
+        }
+    }
+
+    /// Ends a kernel that has not failed: the first on its stream if it is on one, otherwise as not started.
+    ///
+    /// # Panics
+    /// When no kernel holds this grant.
+    pub fn end(&mut self, routes: &dyn Routes, grant: OwnerId) {
+        match self.launched.contains(&grant) {
+            true => self.end_first(routes, self.arena_of(grant), false),
+            false => self.release(routes, grant, Outcome::NotStarted),
+        }
+    }
+
+    /// Returns whether a grant is that of a submission.
+    #[must_use]
+    pub fn is_submission(&self, grant: OwnerId) -> bool {
+        self.holding.iter().any(|holding| holding.grant == grant && holding.is_submission)
+    }
+
+    /// Returns the arena of a grant.
+    ///
+    /// # Panics
+    /// When no kernel holds this grant.
+    #[must_use]
+    pub fn arena_of(&self, grant: OwnerId) -> ArenaId {
+        let found = self.holding.iter().find(|holding| holding.grant == grant);
+        found.expect("a kernel holds this grant").arena
     }
 
     /// Takes the next step of a plan: ends a step that has begun, begins another, or ends a copy that the
@@ -432,6 +522,9 @@ impl Machine {
 
     fn finish(&mut self, routes: &dyn Routes, index: usize) {
         let mut running = self.running.remove(index);
+        let owner = running.execution.owner();
+        let entry = self.state.requestors().iter().find(|entry| entry.grant == owner);
+        let is_submission = entry.is_some_and(|entry| entry.is_submission);
         let finished = running.execution.finish(routes, &mut self.state);
         let granted = match finished {
             Ok(Finished::Granted(entry)) => Some(entry.grant),
@@ -439,7 +532,11 @@ impl Machine {
         };
         let refused = finished.err();
         let lost = self.state.lifecycle() == Lifecycle::Wedged || self.is_any_lost();
-        self.expect(refused.is_none() || lost, || format!("a plan is done and refused: {refused:?}"));
+        // A kernel before it on its stream may have failed during the plan.
+        let failed = is_submission && matches!(refused, Some(Refusal::Poisoned { .. }));
+        self.expect(refused.is_none() || lost || failed, || {
+            format!("a plan is done and refused: {refused:?}")
+        });
         self.expect(running.underway.is_empty(), || {
             format!("finished with {:?} under way", running.underway)
         });
@@ -478,19 +575,21 @@ impl Machine {
     /// # Panics
     /// When no kernel holds this grant.
     pub fn downgrade(&mut self, routes: &dyn Routes, grant: OwnerId) {
-        let Holding { arena, claims, .. } = self.let_go(grant);
+        let holding = self.let_go(grant);
+        let Holding { arena, ref claims, .. } = holding;
         if self.state.downgrade(routes, grant).is_ok() {
-            self.ghost.wrote(&self.state, arena, &claims, true);
+            self.ghost.wrote(&self.state, arena, claims, true);
             self.clear_coherent(routes);
             self.granted(grant);
         } else {
-            self.holding.push(Holding { grant, arena, claims });
+            self.holding.push(holding);
         }
         self.settle(routes);
     }
 
     fn let_go(&mut self, grant: OwnerId) -> Holding {
         let found = self.holding.iter().position(|holding| holding.grant == grant);
+        self.launched.retain(|launched| *launched != grant);
         self.holding.remove(found.expect("a kernel holds this grant"))
     }
 
@@ -612,8 +711,14 @@ fn pick(execution: &Execution, which: usize) -> Option<Step> {
     copies.nth(which).map(|copy| Step::Copy(*copy))
 }
 
+/// Makes a request of a submission.
+#[must_use]
+pub fn submission(grant: OwnerId, arena: ArenaId, claims: Claims) -> Request {
+    Request { is_submission: true, ..request(grant, arena, claims) }
+}
+
 /// Makes a request of a kernel that makes no other request.
 #[must_use]
 pub fn request(grant: OwnerId, arena: ArenaId, claims: Claims) -> Request {
-    Request { kernel: KernelId(grant.0), grant, arena, claims }
+    Request { kernel: KernelId(grant.0), grant, arena, claims, is_submission: false }
 }

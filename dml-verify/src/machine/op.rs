@@ -14,7 +14,15 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 #[expect(missing_docs, reason = "the fields are what the operation is about")]
 pub enum Op {
     /// A kernel asks for access; with `again`, it is the kernel that asked before.
-    Ask { arena: u8, span: Span, access: Access, and: Option<(Span, Access)>, waits: bool, again: bool },
+    Ask {
+        arena: u8,
+        span: Span,
+        access: Access,
+        and: Option<(Span, Access)>,
+        waits: bool,
+        again: bool,
+        submits: bool,
+    },
     /// The engine takes the next step of a plan.
     Advance { which: usize },
     /// A step of a plan fails.
@@ -111,7 +119,8 @@ fn made(mix: Mix, [kind, which, arena, form, at, drawn, more, last]: Drawn) -> O
             // One request in five names a second range.
             let and = (more < 52).then(|| (self::span(last, more), access(last)));
             let again = (52..72).contains(&more);
-            Op::Ask { arena, span, access: access(drawn), and, waits: which % 2 == 0, again }
+            let (waits, submits) = (which % 2 == 0, which % 8 < 3);
+            Op::Ask { arena, span, access: access(drawn), and, waits, again, submits }
         }
         1 => Op::Advance { which: pick },
         2 => {

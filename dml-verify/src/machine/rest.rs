@@ -8,7 +8,7 @@
 //! about one step for each instead of a whole walk.
 
 use super::Machine;
-use dml_core::internal::state::{Execution, Lifecycle, Outcome, Routes};
+use dml_core::internal::state::{Execution, Lifecycle, Routes};
 use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -74,7 +74,7 @@ fn ends_one(machine: &mut Machine, routes: &dyn Routes) -> bool {
     let (running, holding) = (machine.running().next().map(Execution::owner), machine.holding().next());
     match (running, holding) {
         (Some(owner), _) => _ = machine.advance(routes, owner, 0),
-        (None, Some(grant)) => machine.release(routes, grant, Outcome::NotStarted),
+        (None, Some(grant)) => machine.end(routes, grant),
         (None, None) => return false,
     }
     true

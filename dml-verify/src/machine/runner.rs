@@ -117,7 +117,7 @@ impl<'a> Runner<'a> {
     fn act(&mut self, op: &Op) {
         let routes = self.routes;
         match *op {
-            Op::Ask { arena, span, access, and, waits, again } => {
+            Op::Ask { arena, span, access, and, waits, again, submits } => {
                 // One kernel may make several requests.
                 let before = KernelId(self.next);
                 let (grant, arena) = (self.grant(), self.arena(arena));
@@ -129,6 +129,7 @@ impl<'a> Runner<'a> {
                 if again {
                     request.kernel = before;
                 }
+                request.is_submission = submits;
                 let _ = self.machine.ask(routes, request, ticket);
             }
             Op::Advance { which } => {
@@ -142,13 +143,26 @@ impl<'a> Runner<'a> {
                 (Some((owner, _)), How::IsGivenUp) => self.machine.give_up(owner),
                 (None, _) => {}
             },
-            Op::Release { which, outcome } => {
-                if let Some(grant) = pick(self.machine.holding(), which) {
-                    self.machine.release(routes, grant, outcome);
+            Op::Release { which, outcome } => match pick(self.machine.holding(), which) {
+                Some(grant) if self.machine.launched().any(|launched| launched == grant) => {
+                    let arena = self.machine.arena_of(grant);
+                    self.machine.end_first(routes, arena, outcome == Outcome::Failed);
                 }
-            }
+                // Two of three submissions start.
+                Some(grant) if self.machine.can_launch(grant) && which % 3 != 0 => {
+                    self.machine.launch(routes, grant);
+                }
+                // One that may not start any more included.
+                Some(grant) if self.machine.is_submission(grant) => {
+                    self.machine.release(routes, grant, Outcome::NotStarted);
+                }
+                Some(grant) => self.machine.release(routes, grant, outcome),
+                None => {}
+            },
             Op::Downgrade { which } => {
-                if let Some(grant) = pick(self.machine.holding(), which) {
+                if let Some(grant) = pick(self.machine.holding(), which)
+                    && !self.machine.is_submission(grant)
+                {
                     self.machine.downgrade(routes, grant);
                 }
             }
@@ -196,7 +210,7 @@ impl<'a> Runner<'a> {
             let holding = self.machine.holding().next();
             match (running, holding) {
                 (Some(owner), _) => self.advance(owner, 0),
-                (None, Some(grant)) => self.machine.release(self.routes, grant, Outcome::NotStarted),
+                (None, Some(grant)) => self.machine.end(self.routes, grant),
                 (None, None) => panic!("somebody waits for nobody\n{:#?}", self.machine),
             }
             self.check();

@@ -7,6 +7,7 @@ use dml_core::internal::state::{
 };
 use dml_core::{Access, ArenaId, Claim, Claims, DeviceId, OwnerId, Platform, Span, Ticket};
 use stateright::{Model, Property};
+use std::collections::BTreeSet;
 
 /// A request that a kernel may make: all its claims at once.
 #[derive(Clone, Debug)]
@@ -15,13 +16,21 @@ pub struct Wish {
     pub arena: ArenaId,
     /// The bytes, with their accesses.
     pub claims: Vec<(Span, Access)>,
+    /// Whether the kernel runs on the stream of its arena.
+    pub is_submission: bool,
 }
 
 impl Wish {
     /// Makes a wish for one range.
     #[must_use]
     pub fn new(arena: ArenaId, span: Span, access: Access) -> Self {
-        Self { arena, claims: vec![(span, access)] }
+        Self { arena, claims: vec![(span, access)], is_submission: false }
+    }
+
+    /// Makes the wish one of a submission.
+    #[must_use]
+    pub fn submitted(self) -> Self {
+        Self { is_submission: true, ..self }
     }
 }
 
@@ -46,6 +55,9 @@ pub enum Happens {
     SomebodyWaits,
     TwoWait,
     ValidInEveryArena,
+    AReaderBehindAWriterOnAStream,
+    AWriterBehindAWriterOnAStream,
+    ASubmissionBehindAFailure,
 }
 
 /// One buffer with kernels that ask, run, fail and give up repeatedly.
@@ -105,6 +117,10 @@ pub enum Action {
     GiveUp(OwnerId),
     /// A kernel ends.
     Release(OwnerId, Outcome),
+    /// The kernel of a submission starts on the stream of its arena.
+    Launch(OwnerId),
+    /// The first kernel on the stream of an arena ends, or fails with all behind it.
+    EndFirst(ArenaId, bool),
     /// A writer is downgraded to a reader.
     Downgrade(OwnerId),
     /// A waiting request is given up.
@@ -192,7 +208,23 @@ impl Model for BufferModel {
                 actions.extend(failures.map(|which| Action::Break(owner, which)));
             }
         }
+        let streams: BTreeSet<_> = machine.launched().map(|grant| machine.arena_of(grant)).collect();
+        for arena in streams {
+            actions.push(Action::EndFirst(arena, false));
+            if self.outcomes.contains(&Outcome::Failed) {
+                actions.push(Action::EndFirst(arena, true));
+            }
+        }
         for holding in machine.holding() {
+            if machine.is_submission(holding) {
+                if machine.can_launch(holding) {
+                    actions.push(Action::Launch(holding));
+                }
+                if machine.launched().all(|launched| launched != holding) {
+                    actions.push(Action::Release(holding, Outcome::NotStarted));
+                }
+                continue;
+            }
             // The outcome of a reader makes no difference.
             let ways = if machine.writes(holding) { &*self.outcomes } else { &[Outcome::Done] };
             actions.extend(ways.iter().map(|&outcome| Action::Release(holding, outcome)));
@@ -221,10 +253,12 @@ impl Model for BufferModel {
         let (routes, mut next) = (self.platform.routes(), machine.clone());
         match action {
             Action::Ask(kernel, wish) => {
-                let Wish { arena, claims } = &self.kernels[kernel][wish];
+                let Wish { arena, claims, is_submission } = &self.kernels[kernel][wish];
                 let claims = Claims::new(claims.iter().map(|&(span, access)| Claim { span, access }));
                 let ticket = Ticket(machine.state().queue().len() as u64 + 1);
-                let _ = next.ask(routes, request(grant(kernel), *arena, claims), Some(ticket));
+                let mut request = request(grant(kernel), *arena, claims);
+                request.is_submission = *is_submission;
+                let _ = next.ask(routes, request, Some(ticket));
             }
             Action::Advance(owner, which) => {
                 let _ = next.advance(routes, owner, which);
@@ -233,6 +267,8 @@ impl Model for BufferModel {
             Action::Break(owner, which) => next.break_contract(routes, owner, which),
             Action::GiveUp(owner) => next.give_up(owner),
             Action::Release(grant, outcome) => next.release(routes, grant, outcome),
+            Action::Launch(grant) => next.launch(routes, grant),
+            Action::EndFirst(arena, fails) => next.end_first(routes, arena, fails),
             Action::Downgrade(grant) => next.downgrade(routes, grant),
             Action::Cancel(ticket) => {
                 next.cancel(routes, ticket);
@@ -409,6 +445,29 @@ fn possible(what: Happens) -> Property<BufferModel> {
         }),
         Happens::TwoWait => {
             Property::sometimes("two wait", |_: &Of, machine: &Machine| machine.state().queue().len() > 1)
+        }
+        Happens::AReaderBehindAWriterOnAStream => {
+            Property::sometimes("a reader behind a writer on a stream", |_: &Of, machine: &Machine| {
+                pair(machine, |one, other| {
+                    let reads = !one.writes() && other.writes() || one.writes() && !other.writes();
+                    reads && one.arena == other.arena && one.conflicts(&other.claims)
+                })
+            })
+        }
+        Happens::AWriterBehindAWriterOnAStream => {
+            Property::sometimes("a writer behind a writer on a stream", |_: &Of, machine: &Machine| {
+                pair(machine, |one, other| one.writes() && other.writes() && one.conflicts(&other.claims))
+            })
+        }
+        Happens::ASubmissionBehindAFailure => {
+            Property::sometimes("a submission behind a failure", |_: &Of, machine: &Machine| {
+                let reads_poison = |entry: &dml_core::internal::state::Requestor| {
+                    let reads = entry.claims.iter().filter(|claim| claim.access.reads());
+                    let waits = machine.can_launch(entry.grant);
+                    waits && reads.into_iter().any(|claim| !machine.state().is_readable(claim.span))
+                };
+                machine.state().requestors().iter().any(reads_poison)
+            })
         }
         Happens::ValidInEveryArena => {
             Property::sometimes("valid in every arena", |_: &Of, machine: &Machine| {

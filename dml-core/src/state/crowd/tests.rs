@@ -7,7 +7,13 @@ use proptest::prelude::*;
 
 fn request(grant: u64, kernel: u64, arena: u8, claims: impl IntoIterator<Item = Claim>) -> Request {
     let claims = Claims::new(claims);
-    Request { kernel: KernelId(kernel), grant: OwnerId(grant), arena: ArenaId(arena), claims }
+    Request {
+        kernel: KernelId(kernel),
+        grant: OwnerId(grant),
+        arena: ArenaId(arena),
+        claims,
+        is_submission: false,
+    }
 }
 
 fn any_claim() -> impl Strategy<Value = Claim> {
@@ -81,7 +87,7 @@ proptest! {
         }
         for (claims, kernel) in asked {
             let claims = Claims::new(claims);
-            prop_assert_eq!(set.conflict(&claims), plain.conflict(&claims), "{:?}", claims);
+            prop_assert_eq!(set.conflict(&claims, None), plain.conflict(&claims, None), "{:?}", claims);
             let kernel = KernelId(kernel);
             prop_assert_eq!(set.held_by(kernel, &claims), plain.held_by(kernel, &claims), "{:?}", claims);
             for claim in &claims {

@@ -71,7 +71,8 @@ impl Broken {
     /// Adds a kernel whose plan is being carried out.
     fn prepares(mut self, grant: u64, arena: ArenaId, (start, end): (u64, u64), access: Access) -> Self {
         let claims = Claims::new([claim(start, end, access)]);
-        let request = Request { kernel: KernelId(grant), grant: OwnerId(grant), arena, claims };
+        let request =
+            Request { kernel: KernelId(grant), grant: OwnerId(grant), arena, claims, is_submission: false };
         self.state.requestors.push(Requestor::new(&request, Seq(0)));
         self
     }
@@ -121,7 +122,7 @@ impl Broken {
     fn waits(mut self, ticket: u64) -> Self {
         let claims = Claims::new([claim(0, 1, ReadOnly)]);
         let (kernel, grant) = (KernelId(100 + ticket), OwnerId(100 + ticket));
-        let request = Request { kernel, grant, arena: GPU_ARENA, claims };
+        let request = Request { kernel, grant, arena: GPU_ARENA, claims, is_submission: false };
         self.state.queue.push(Waiting { ticket: Ticket(ticket), request });
         self
     }

@@ -1,7 +1,7 @@
 //! The ends of grants, checked by the segments: the end, the valid-set and the status of each.
 
 use super::super::testbed::{Bench, Driver, GPU, GPU_ARENA, GPU2, GPU2_ARENA, LEN, MAIN_ARENA, claim};
-use super::super::{ArenaState, Begin, Request};
+use super::super::{ArenaState, Begin, Phase, Request};
 use super::*;
 use crate::base::access::Claims;
 use Access::{ReadOnly, ReadWrite, WriteInvalidate};
@@ -69,12 +69,12 @@ fn i15_a_grant_ends_once_and_alone() {
     let second = driver.acquire(GPU_ARENA, (5, 9), ReadWrite);
     driver.refuses(Err(Refusal::Closed), |state, bench| state.release(bench, NOBODY, Outcome::Done));
     driver.refuses(Err(Refusal::Closed), |state, bench| state.downgrade(bench, NOBODY));
-    driver.act(|state, _| state.start(second));
+    driver.act(|state, _| state.start(second)).unwrap();
     let phases = |driver: &Driver| {
         driver.state.requestors().iter().map(|entry| (entry.grant, entry.phase)).collect::<Vec<_>>()
     };
     assert_eq!(phases(&driver), [(first, Phase::Granted), (second, Phase::InFlight)]);
-    driver.act(|state, _| state.start(NOBODY));
+    driver.act(|state, _| state.start(NOBODY)).unwrap();
     driver.end(second, Outcome::Done);
     assert_eq!(phases(&driver), [(first, Phase::Granted)]);
     assert_eq!(driver.state.arena(GPU_ARENA).native_refs, 1);
