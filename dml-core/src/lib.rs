@@ -133,6 +133,7 @@ pub use request::grant::Grants;
 pub use request::launch::{ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Scalar, WrongScalar};
 pub use request::prefetch::{Prefetch, PrefetchCanceller};
 pub use request::region::{RangeOf, RawRange, Region};
+pub use request::submit::{Items, Submission, Submit, SubmitError, SubmitFuture};
 pub use request::typed::{Buffer, BufferBuilder, RawBufferBuilder};
 pub use request::view::{ReadView, View, WriteView};
 pub use state::{AttachRefusal, BindRefusal, BusyReason, FreeRefusal, SyncPlan};

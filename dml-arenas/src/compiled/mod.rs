@@ -22,6 +22,7 @@ pub(crate) use programs::Programs;
 pub(crate) use source::has_procedure;
 pub(crate) use source::{defines, includes, opts_out};
 
+use dml_core::internal::sync::Arc;
 use dml_core::{
     Arena, BlockRef, Fence, Grants, ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Scalar,
     TransferError,
@@ -108,6 +109,7 @@ pub trait CompiledKernel: fmt::Debug + Send + Sync + Sized + 'static {
 #[derive(Debug)]
 pub struct CompiledLauncher<K> {
     kernel: K,
+    label: Arc<str>,
 }
 
 impl<K: CompiledKernel> CompiledLauncher<K> {
@@ -123,8 +125,14 @@ impl<K: CompiledKernel> CompiledLauncher<K> {
     /// 2. `check_footprints` of dml-scheduler also launches the kernel with the values of each buffer at
     ///    other places of that buffer. A kernel that is checked stays within its buffers then, too.
     #[must_use]
-    pub const unsafe fn new(kernel: K) -> Self {
-        Self { kernel }
+    pub unsafe fn new(kernel: K) -> Self {
+        Self { kernel, label: "a kernel".into() }
+    }
+
+    /// Sets the name of the kernel, for errors.
+    #[must_use]
+    pub fn labelled(self, label: &str) -> Self {
+        Self { label: label.into(), ..self }
     }
 }
 
@@ -135,6 +143,14 @@ impl<K: CompiledKernel> Launcher for CompiledLauncher<K> {
 
     fn check_groups(&self, shape: &ItemShape) -> Result<(), Misfit> {
         self.kernel.check_groups(shape)
+    }
+
+    fn label(&self) -> Arc<str> {
+        self.label.clone()
+    }
+
+    fn runs_in_order(&self) -> bool {
+        true
     }
 
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {

@@ -34,6 +34,8 @@ pub use crate::compiled::{BuildCause, BuildError, CompiledKernel, CompiledLaunch
 pub use crate::function::{Call, ComputeError, Elements, ElementsMut, HostError, Part, Team, View};
 #[cfg(feature = "cuda")]
 pub use compiled::cuda;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+pub use compiled::kernel;
 #[cfg(feature = "opencl")]
 pub use compiled::opencl;
 pub use host::{HostLauncher, host, host_by_team};

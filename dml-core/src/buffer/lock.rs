@@ -5,7 +5,7 @@
 
 use crate::base::access::{Claim, Claims};
 use crate::base::guard::{guard, quietly};
-use crate::base::id::{ArenaId, BufferId, DeviceId, KernelId, OwnerId, Ticket};
+use crate::base::id::{ArenaId, BufferId, DeviceId, OwnerId, Ticket};
 use crate::base::names::{ArenaName, BufferName};
 use crate::base::range::Span;
 use crate::base::rank::{Rank, Ranked};
@@ -286,15 +286,10 @@ impl BufferInner {
 
     /// Submits a request. With `queue`, it enters the queue if it cannot be granted now. Otherwise, if a
     /// prefetch can be ended, the request is submitted again.
-    pub(crate) fn ask(
-        &self,
-        (kernel, arena, claims): (KernelId, ArenaId, Claims),
-        queue: bool,
-        origin: &'static Location<'static>,
-    ) -> Asked {
-        let asked = self.ask_once((kernel, arena, claims.clone()), queue, origin);
+    pub(crate) fn ask(&self, request: Request, queue: bool, origin: &'static Location<'static>) -> Asked {
+        let asked = self.ask_once(request.clone(), queue, origin);
         if matches!(asked, Asked::Answered(Begin::Busy { .. }, _)) && self.end_prefetches() {
-            return self.ask_once((kernel, arena, claims), queue, origin);
+            return self.ask_once(request, queue, origin);
         }
         asked
     }
@@ -306,15 +301,11 @@ impl BufferInner {
         running.any(|run| run.carry_on(Pace::Notice, Listener::Nobody).is_ready())
     }
 
-    fn ask_once(
-        &self,
-        (kernel, arena, claims): (KernelId, ArenaId, Claims),
-        queue: bool,
-        origin: &'static Location<'static>,
-    ) -> Asked {
+    fn ask_once(&self, mut request: Request, queue: bool, origin: &'static Location<'static>) -> Asked {
         self.change(|locked, routes| {
             let grant = locked.new_grant();
-            let request = Request { kernel, grant, arena, claims, is_submission: false };
+            request.grant = grant;
+            let (kernel, arena) = (request.kernel, request.arena);
             match locked.state.begin(routes, &request) {
                 Begin::Busy { .. } if queue => {
                     locked.next_ticket += 1;

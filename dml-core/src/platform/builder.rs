@@ -15,6 +15,7 @@ use crate::platform::desc::{DeviceDesc, DeviceKind, Unavailable};
 use crate::platform::error::{ConfigError, TopologyError};
 use crate::platform::record::Recorder;
 use crate::platform::registry::Registry;
+use crate::platform::stream::Streams;
 use crate::platform::topology::{Topology, Wishes};
 use crate::platform::{Platform, PlatformInner};
 use std::collections::BTreeSet;
@@ -187,6 +188,7 @@ impl PlatformBuilder {
             return Err(ConfigError::Topology(vec![problem]));
         }
         let counters = Arc::new(Counters::new(self.links.len()));
+        let streams = Streams::new(self.arenas.len());
         let (arenas, descs) = (take(&mut self.arenas), take(&mut self.descs));
         let (links, wishes) = (take(&mut self.links), take(&mut self.wishes));
         let topology = Topology::new(arenas, descs, links, &wishes, !self.no_path_cache);
@@ -198,6 +200,7 @@ impl PlatformBuilder {
             counters,
             recorder: Arc::new(Recorder::new()),
             registry: Registry::default(),
+            streams,
             lost: AtomicU64::new(0),
             forks: std::sync::atomic::AtomicU64::new(forks::count()),
         })))

@@ -10,6 +10,7 @@ pub(crate) mod outstanding;
 pub(crate) mod own_block;
 pub(crate) mod record;
 pub(crate) mod registry;
+pub(crate) mod stream;
 pub(crate) mod topology;
 
 use crate::base::counters::Counters;
@@ -28,6 +29,7 @@ use crate::platform::desc::{DeviceDesc, DeviceKind, Unavailable};
 use crate::platform::error::ConfigError;
 use crate::platform::record::{Recorder, Recording};
 use crate::platform::registry::Registry;
+use crate::platform::stream::Streams;
 use crate::platform::topology::Topology;
 use crate::state::Routes;
 use std::fmt;
@@ -41,6 +43,7 @@ pub(crate) struct PlatformInner {
     pub(crate) counters: Arc<Counters>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) registry: Registry,
+    pub(crate) streams: Streams,
     /// Devices declared lost, one bit each.
     lost: AtomicU64,
     /// The value of [`forks::count`] when the host's arenas were last asked for losses.

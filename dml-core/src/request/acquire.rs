@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 ///
 /// Finish it with [`try_now`](Self::try_now), [`wait`](Self::wait), [`wait_timeout`](Self::wait_timeout), or
 /// `.await`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[must_use = "nothing is acquired until try_now, wait or await"]
 pub struct Acquire {
     platform: Platform,
@@ -50,9 +50,11 @@ pub struct Acquire {
     kernel: Option<KernelId>,
     items: SmallVec<[Wanted; 3]>,
     origin: Option<&'static Location<'static>>,
+    /// Whether the kernel will run on the stream of its arena.
+    pub(super) is_submission: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Wanted {
     buffer: RawBuffer,
     bytes: Range<u64>,
@@ -61,7 +63,7 @@ struct Wanted {
 
 impl Acquire {
     pub(crate) fn new(platform: Platform, arena: Result<ArenaId, AcquireError>) -> Self {
-        Self { platform, arena, kernel: None, items: SmallVec::new(), origin: None }
+        Self { platform, arena, kernel: None, items: SmallVec::new(), origin: None, is_submission: false }
     }
 
     /// Sets the requesting kernel. By default, every acquire is a new kernel.
@@ -181,7 +183,7 @@ impl Acquire {
             Some(origin) => origin,
             None => Location::caller(),
         };
-        Ok(Acquisition::new((kernel, arena, origin), parts, items, span))
+        Ok(Acquisition::new((kernel, arena, origin), self.is_submission, (parts, items), span))
     }
 }
 

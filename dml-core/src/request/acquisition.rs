@@ -25,7 +25,7 @@ use crate::buffer::storage::Handout;
 use crate::buffer::wait::{Place, Wait};
 use crate::request::grant::{Grant, Grants, Item};
 use crate::request::held::{self, Carried};
-use crate::state::Begin;
+use crate::state::{Begin, Request};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::panic::Location;
@@ -56,6 +56,7 @@ struct Queued {
 pub(super) struct Acquisition {
     kernel: KernelId,
     arena: ArenaId,
+    is_submission: bool,
     /// The source location of the acquire.
     origin: &'static Location<'static>,
     /// The remaining parts; the next one comes last.
@@ -91,14 +92,15 @@ impl Acquisition {
     /// `items` in the order of the request.
     pub(super) fn new(
         (kernel, arena, origin): (KernelId, ArenaId, &'static Location<'static>),
-        to_come: SmallVec<[Part; 3]>,
-        items: SmallVec<[Item; 3]>,
+        is_submission: bool,
+        (to_come, items): (SmallVec<[Part; 3]>, SmallVec<[Item; 3]>),
         span: TraceSpan,
     ) -> Self {
         let granted = Vec::with_capacity(to_come.len());
         Self {
             kernel,
             arena,
+            is_submission,
             origin,
             to_come,
             granted,
@@ -173,7 +175,14 @@ impl Acquisition {
             Wait::Try | Wait::Awaken(_) => None,
         };
         let queue = !matches!(wait, Wait::Try) && later.is_none();
-        match (buffer.0.ask((self.kernel, self.arena, part.claims.clone()), queue, self.origin), later) {
+        let request = Request {
+            kernel: self.kernel,
+            grant: OwnerId(0), // the buffer sets it
+            arena: self.arena,
+            claims: part.claims.clone(),
+            is_submission: self.is_submission,
+        };
+        match (buffer.0.ask(request, queue, self.origin), later) {
             (Asked::Granted(grant, handout), _) => self.granted(part, grant, handout),
             (Asked::Answered(Begin::Busy { .. }, _), Some(later)) => {
                 let held = buffer.platform().name_of(later);

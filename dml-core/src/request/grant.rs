@@ -519,6 +519,16 @@ impl Grants {
         done.map_err(failed)
     }
 
+    /// Records that a kernel was launched on the granted storage. Returns the buffers with their grants.
+    pub(super) fn launched(&self) -> SmallVec<[(RawBuffer, OwnerId); 3]> {
+        let launched = self.grants.iter().map(|grant| {
+            grant.launched_on();
+            grant.written();
+            (grant.buffer.clone(), grant.id)
+        });
+        launched.collect()
+    }
+
     /// Ties the grants to a launched kernel, so that they do not end before it does.
     pub fn in_flight(self, kernel: Fence) -> InFlight {
         for grant in &self.grants {

@@ -405,6 +405,19 @@ pub trait Launcher: Send + Sync {
         Ok(())
     }
 
+    /// Returns the name of the kernel, for errors.
+    fn label(&self) -> Arc<str> {
+        "a kernel".into()
+    }
+
+    /// Returns whether launches through this launcher run in the order in which they are made, and see what
+    /// those before them wrote. The order includes launches through other launchers of the same arena that
+    /// say so too, unless they are [independent](Launch::is_independent). Such kernels queue on their device
+    /// when they are [submitted](crate::Platform::submit); others wait for those that they depend on.
+    fn runs_in_order(&self) -> bool {
+        false
+    }
+
     /// Starts the kernel on granted buffers. The grants have the arguments' ranges as items, in the order of
     /// the arguments. Further items may follow.
     ///
@@ -415,6 +428,36 @@ pub trait Launcher: Send + Sync {
     /// [`LaunchError`], which says whether anything may have been written.
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError>;
 }
+
+macro_rules! forwarded {
+    ($($owner:ty),*) => {
+        $(
+            impl<L: Launcher + ?Sized> Launcher for $owner {
+                fn check(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
+                    (**self).check(arguments)
+                }
+
+                fn check_groups(&self, shape: &ItemShape) -> Result<(), Misfit> {
+                    (**self).check_groups(shape)
+                }
+
+                fn label(&self) -> Arc<str> {
+                    (**self).label()
+                }
+
+                fn runs_in_order(&self) -> bool {
+                    (**self).runs_in_order()
+                }
+
+                fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
+                    (**self).launch(launch, grants)
+                }
+            }
+        )*
+    };
+}
+
+forwarded!(&L, Arc<L>, Box<L>);
 
 #[cfg(all(test, not(dml_loom)))]
 mod tests {

@@ -12,5 +12,6 @@ pub(crate) mod lent;
 pub(crate) mod platform;
 pub(crate) mod prefetch;
 pub(crate) mod region;
+pub(crate) mod submit;
 pub(crate) mod typed;
 pub(crate) mod view;

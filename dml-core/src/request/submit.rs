@@ -1,0 +1,462 @@
+//! Submissions: kernels that queue on their device, launched in one line.
+//!
+//! ```text
+//!   submit(device, &kernel).read(&a).write(&b).scalar(2.5).items(n)
+//!       │ arguments checked ▸ buffers acquired, behind the stream's own kernels ▸ launched
+//!       ▼
+//!   Submission: number n of its stream ──▶ wait, await, or forget
+//! ```
+
+use crate::base::access::Access;
+use crate::base::guard::guard;
+use crate::base::id::DeviceId;
+use crate::base::sync::Arc;
+use crate::buffer::error::AcquireError;
+use crate::platform::Platform;
+use crate::platform::stream::{Cause, Failure, Stream, Work};
+use crate::request::acquire::{Acquire, AcquireFuture};
+use crate::request::flight::InFlight;
+use crate::request::grant::Grants;
+use crate::request::launch::{ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Scalar};
+use crate::request::region::Region;
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::panic::Location;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use thiserror::Error;
+
+/// Why a kernel was not submitted, or failed afterwards.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// The arguments do not fit the kernel. Nothing changed.
+    #[error(transparent)]
+    Misfit(#[from] Misfit),
+    /// The buffers cannot be acquired. Nothing changed.
+    #[error(transparent)]
+    Acquire(#[from] AcquireError),
+    /// The stream of the device has no room for another kernel now. Nothing changed.
+    #[error("{device} has too many kernels in flight")]
+    Full {
+        /// The device.
+        device: Arc<str>,
+    },
+    /// The kernel could not be launched. Where `has_started` is true, the bytes that it was to write are
+    /// poisoned; otherwise nothing changed.
+    #[error("{kernel} was not launched on {device}: {cause}")]
+    Launch {
+        /// The device.
+        device: Arc<str>,
+        /// The label of the kernel.
+        kernel: Arc<str>,
+        /// Whether the kernel may have written something.
+        has_started: bool,
+        /// The framework's error.
+        cause: Arc<dyn Error + Send + Sync>,
+    },
+    /// A kernel failed on the device. What it and the kernels behind it on its stream were to write is
+    /// poisoned.
+    #[error("{kernel}, submission {number} of {device}, failed: {cause}")]
+    Failed {
+        /// The device.
+        device: Arc<str>,
+        /// The label of the kernel that failed, which may be one before the kernel that was waited for.
+        kernel: Arc<str>,
+        /// The number of the kernel that failed on its stream, from 1.
+        number: u64,
+        /// The framework's error.
+        cause: Arc<dyn Error + Send + Sync>,
+    },
+}
+
+/// The numbers of work-items of a launch along one, two or three dimensions: columns, rows, planes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Items {
+    dimensions: usize,
+    sizes: [u64; 3],
+}
+
+impl From<u64> for Items {
+    fn from(items: u64) -> Self {
+        Self { dimensions: 1, sizes: [items, 1, 1] }
+    }
+}
+
+impl From<[u64; 2]> for Items {
+    fn from([columns, rows]: [u64; 2]) -> Self {
+        Self { dimensions: 2, sizes: [columns, rows, 1] }
+    }
+}
+
+impl From<[u64; 3]> for Items {
+    fn from(sizes: [u64; 3]) -> Self {
+        Self { dimensions: 3, sizes }
+    }
+}
+
+/// A kernel to be submitted, with its arguments in the order of its signature.
+///
+/// Finish it with [`items`](Self::items), [`try_items`](Self::try_items) or
+/// [`items_async`](Self::items_async).
+///
+/// # Order
+/// The kernels that one thread submits act as if each had ended before the next one began, whatever buffers
+/// they name. Kernels of one device whose launcher [runs in order](Launcher::runs_in_order) do not wait for
+/// each other in that: a kernel queues on the device behind those that it depends on. Everybody else who wants
+/// the bytes waits until the kernel has ended: another device, a view of the host, a plain
+/// [acquire](Platform::acquire).
+///
+/// # Failures
+/// After a kernel has failed, what it was to write is poisoned, and so is what all kernels behind it on its
+/// stream were to write. A kernel that was refused changed nothing.
+#[must_use = "nothing is launched until items, try_items or items_async"]
+pub struct Submit<'a> {
+    acquire: Acquire,
+    platform: Platform,
+    device: DeviceId,
+    launcher: &'a dyn Launcher,
+    label: Option<Arc<str>>,
+    arguments: Vec<LaunchArg>,
+    local: [u64; 3],
+}
+
+impl<'a> Submit<'a> {
+    fn new(platform: &Platform, device: DeviceId, launcher: &'a dyn Launcher) -> Self {
+        let mut acquire = platform.acquire(device);
+        acquire.is_submission = launcher.runs_in_order();
+        let (arguments, local) = (Vec::new(), [0; 3]);
+        Self { acquire, platform: platform.clone(), device, launcher, label: None, arguments, local }
+    }
+
+    /// Sets the name that errors give the kernel, instead of the launcher's.
+    pub fn label(mut self, label: &str) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// Passes a buffer, or a part of one, whose bytes the kernel reads.
+    pub fn read(self, region: &impl Region) -> Self {
+        self.access(region, Access::ReadOnly)
+    }
+
+    /// Passes a buffer, or a part of one, of which the kernel overwrites every byte.
+    pub fn write(self, region: &impl Region) -> Self {
+        self.access(region, Access::WriteInvalidate)
+    }
+
+    /// Passes a buffer, or a part of one, that the kernel reads and changes.
+    pub fn read_write(self, region: &impl Region) -> Self {
+        self.access(region, Access::ReadWrite)
+    }
+
+    /// Passes a buffer, or a part of one, with the given access. A device kernel gets the whole storage, also
+    /// for a part.
+    pub fn access(mut self, region: &impl Region, access: Access) -> Self {
+        let (buffer, bytes) = (region.buffer().clone(), region.bytes());
+        self.acquire = self.acquire.access(&buffer.range(bytes.clone()), access);
+        self.argument(LaunchArg::Buffer { buffer, access, ranges: vec![bytes] })
+    }
+
+    /// Passes a scalar.
+    pub fn scalar(self, value: impl Into<Scalar>) -> Self {
+        self.argument(LaunchArg::Scalar(value.into()))
+    }
+
+    /// Passes a value of any other type, as its bytes.
+    pub fn bytes(self, value: &[u8]) -> Self {
+        self.argument(LaunchArg::Bytes(value.into()))
+    }
+
+    /// Passes local memory of a work-group, in bytes.
+    pub fn local(self, bytes: u64) -> Self {
+        self.argument(LaunchArg::Local(bytes))
+    }
+
+    /// Sets the size of a work-group along each dimension, in work-items. By default, and where a size is 0,
+    /// the framework chooses it.
+    pub fn group(mut self, sizes: [u64; 3]) -> Self {
+        self.local = sizes;
+        self
+    }
+
+    fn argument(mut self, argument: LaunchArg) -> Self {
+        self.arguments.push(argument);
+        self
+    }
+
+    /// Launches the kernel, once its buffers are granted. It waits for other users of them, for copies that
+    /// the kernel needs, and for room on a stream with very many kernels, but for no kernel before it on its
+    /// own stream.
+    ///
+    /// # Errors
+    /// [`SubmitError`], but for [`SubmitError::Failed`].
+    #[track_caller]
+    pub fn items(self, items: impl Into<Items>) -> Result<Submission, SubmitError> {
+        let origin = Location::caller();
+        let ready = self.checked(items.into())?;
+        ready.stream.wait_for_room();
+        loop {
+            let failures = ready.stream.failures();
+            let grants = ready.acquire(origin).wait()?;
+            if let Some(submitted) = ready.launch(grants, failures) {
+                return submitted;
+            }
+        }
+    }
+
+    /// Launches the kernel, if its buffers can be granted now.
+    ///
+    /// # Errors
+    /// As [`items`](Self::items), [`AcquireError::Busy`] and [`SubmitError::Full`].
+    #[track_caller]
+    pub fn try_items(self, items: impl Into<Items>) -> Result<Submission, SubmitError> {
+        let origin = Location::caller();
+        let ready = self.checked(items.into())?;
+        if !ready.stream.has_room() {
+            return Err(SubmitError::Full { device: ready.device() });
+        }
+        loop {
+            let failures = ready.stream.failures();
+            let grants = ready.acquire(origin).try_now()?;
+            if let Some(submitted) = ready.launch(grants, failures) {
+                return submitted;
+            }
+        }
+    }
+
+    /// Returns a future that launches the kernel once its buffers are granted. Dropping it before that
+    /// launches nothing.
+    ///
+    /// # Errors
+    /// As [`items`](Self::items), as the future's output.
+    #[track_caller]
+    pub fn items_async(self, items: impl Into<Items>) -> SubmitFuture<'a> {
+        SubmitFuture { ready: self.checked(items.into()), acquiring: None, origin: Location::caller() }
+    }
+
+    fn checked(self, Items { dimensions, sizes }: Items) -> Result<Ready<'a>, SubmitError> {
+        let Self { acquire, platform, device, launcher, label, arguments, local } = self;
+        let arena = platform.home_of(device)?;
+        guard(|| launcher.check(&arguments)).unwrap_or(Ok(()))?;
+        let [columns, rows, planes] = sizes;
+        let (shape, items) = match dimensions {
+            1 => (ItemShape::line(local[0]), 0..columns),
+            2 => (ItemShape::rows(columns, [local[0], local[1]]), 0..rows),
+            _ => (ItemShape::planes([columns, rows], local), 0..planes),
+        };
+        guard(|| launcher.check_groups(&shape)).unwrap_or(Ok(()))?;
+        let label = label.unwrap_or_else(|| guard(|| launcher.label()).unwrap_or_default());
+        let stream = platform.0.streams.of(arena).clone();
+        Ok(Ready { acquire, platform, device, launcher, label, arguments, shape, items, stream })
+    }
+}
+
+impl fmt::Debug for Submit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Submit").field("device", &self.device).field("arguments", &self.arguments).finish()
+    }
+}
+
+/// A checked kernel.
+struct Ready<'a> {
+    acquire: Acquire,
+    platform: Platform,
+    device: DeviceId,
+    launcher: &'a dyn Launcher,
+    label: Arc<str>,
+    arguments: Vec<LaunchArg>,
+    shape: ItemShape,
+    items: Range<u64>,
+    stream: Arc<Stream>,
+}
+
+impl Ready<'_> {
+    fn acquire(&self, origin: &'static Location<'static>) -> Acquire {
+        self.acquire.clone().located_at(origin)
+    }
+
+    fn device(&self) -> Arc<str> {
+        self.platform.device_desc(self.device).name.clone()
+    }
+
+    /// Launches the kernel. `failures` is the number of failures on the stream before the request. Returns
+    /// `None` if there was another one meanwhile: the kernel might then read what a failed one should have
+    /// written.
+    fn launch(&self, mut grants: Grants, failures: u64) -> Option<Result<Submission, SubmitError>> {
+        if self.stream.failures() != failures {
+            drop(grants);
+            return None;
+        }
+        let launch = Launch::new(&self.items, &self.shape, &self.arguments);
+        let launched = guard(|| self.launcher.launch(&launch, &mut grants))
+            .unwrap_or_else(|message| Err(LaunchError::failed(format!("the launcher panicked: {message}"))));
+        let (has_started, cause) = match launched {
+            Ok(kernel) => {
+                let started = grants.launched();
+                let work = Box::new(InFlight::new(grants.hand_over(), kernel));
+                let number = self.stream.push(work, self.label.clone(), failures);
+                // Those that follow are let in only now, so that their numbers are greater.
+                for (buffer, grant) in started {
+                    let _ = buffer.0.change(|locked, _| locked.state.start(grant));
+                }
+                return Some(Ok(Submission { stream: self.stream.clone(), device: self.device(), number }));
+            }
+            Err(LaunchError::NotStarted(cause)) => {
+                let _ = grants.not_started();
+                (false, cause)
+            }
+            Err(LaunchError::Failed(cause)) => {
+                grants.notice_losses();
+                let _ = grants.failed();
+                (true, cause)
+            }
+        };
+        let (device, kernel) = (self.device(), self.label.clone());
+        Some(Err(SubmitError::Launch { device, kernel, has_started, cause: cause.into() }))
+    }
+}
+
+impl Work for InFlight {
+    fn end(self: Box<Self>, fails: bool) -> Result<(), Cause> {
+        let grants = self.wait().map_err(|error| Arc::new(error) as Cause)?;
+        if fails { grants.failed() } else { grants.release() }.map_err(|error| Arc::new(error) as Cause)
+    }
+}
+
+/// A submission in progress, for any executor.
+#[must_use = "nothing is launched until it is polled"]
+pub struct SubmitFuture<'a> {
+    ready: Result<Ready<'a>, SubmitError>,
+    /// The acquire in progress, and the number of failures before it.
+    acquiring: Option<(AcquireFuture, u64)>,
+    origin: &'static Location<'static>,
+}
+
+impl fmt::Debug for SubmitFuture<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SubmitFuture").field("is_acquiring", &self.acquiring.is_some()).finish()
+    }
+}
+
+impl Future for SubmitFuture<'_> {
+    type Output = Result<Submission, SubmitError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { ready, acquiring, origin } = &mut *self;
+        let ready = match ready {
+            Ok(ready) => ready,
+            Err(error) => return Poll::Ready(Err(error.clone())),
+        };
+        loop {
+            let (acquire, failures) = match acquiring {
+                Some(acquiring) => acquiring,
+                None => match ready.stream.poll_room(context.waker()) {
+                    Poll::Ready(()) => {
+                        let failures = ready.stream.failures();
+                        acquiring.insert((ready.acquire(origin).into_future(), failures))
+                    }
+                    Poll::Pending => return Poll::Pending,
+                },
+            };
+            let granted = match Pin::new(acquire).poll(context) {
+                Poll::Ready(granted) => granted,
+                Poll::Pending => return Poll::Pending,
+            };
+            let failures = *failures;
+            *acquiring = None;
+            match granted {
+                Ok(grants) => {
+                    if let Some(submitted) = ready.launch(grants, failures) {
+                        return Poll::Ready(submitted);
+                    }
+                }
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+    }
+}
+
+/// A kernel that was submitted. Dropping the value neither cancels the kernel nor waits for it.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    stream: Arc<Stream>,
+    device: Arc<str>,
+    number: u64,
+}
+
+impl Submission {
+    /// Returns the number of the kernel on its stream, from 1.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns whether the kernel has ended, with or without an error, and its bytes can be had.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.stream.has_settled(self.number)
+    }
+
+    /// Waits until the kernel and all before it on its stream have ended.
+    ///
+    /// # Errors
+    /// [`SubmitError::Failed`] if the kernel failed, or one before it whose failure it shares.
+    pub fn wait(&self) -> Result<(), SubmitError> {
+        self.stream.settle(self.number);
+        self.ended()
+    }
+
+    fn ended(&self) -> Result<(), SubmitError> {
+        self.stream.failure(self.number).map_or(Ok(()), |failure| Err(failed(&self.device, failure)))
+    }
+}
+
+impl Future for Submission {
+    type Output = Result<(), SubmitError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.stream.poll(self.number, context.waker()) {
+            true => Poll::Ready(self.ended()),
+            false => Poll::Pending,
+        }
+    }
+}
+
+fn failed(device: &Arc<str>, Failure { number, label, cause, .. }: Failure) -> SubmitError {
+    SubmitError::Failed { device: device.clone(), kernel: label, number, cause }
+}
+
+impl Platform {
+    /// Starts to submit a kernel to a device.
+    ///
+    /// # Examples
+    /// ```
+    /// # use dml_core::{Buffer, DeviceId, Launcher, Platform, SubmitError};
+    /// # fn example(
+    /// #     (platform, gpu): (&Platform, DeviceId),
+    /// #     (scale, a, b): (&dyn Launcher, &Buffer<f32>, &Buffer<f32>),
+    /// # ) -> Result<(), SubmitError> {
+    /// platform.submit(gpu, &scale).read(a).write(b).scalar(2.5_f32).items(a.len())?; // returns at once
+    /// platform.submit(gpu, &scale).read(b).write(a).scalar(0.5_f32).items(a.len())?; // behind it
+    /// platform.settle(gpu)?; // or read the buffers, which waits for them alone
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn submit<'a>(&self, device: DeviceId, kernel: &'a impl Launcher) -> Submit<'a> {
+        Submit::new(self, device, kernel)
+    }
+
+    /// Waits until all kernels that were submitted to a device so far have ended.
+    ///
+    /// # Errors
+    /// [`SubmitError::Failed`] if the last of them failed, or shares the failure of one before it;
+    /// [`SubmitError::Acquire`] if the device has no memory.
+    pub fn settle(&self, device: DeviceId) -> Result<(), SubmitError> {
+        let stream = self.0.streams.of(self.home_of(device)?).clone();
+        let (device, number) = (self.device_desc(device).name.clone(), stream.given());
+        Submission { stream, device, number }.wait()
+    }
+}
