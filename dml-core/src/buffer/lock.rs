@@ -355,18 +355,23 @@ impl BufferInner {
         }
     }
 
-    /// Ends a grant. `writer` holds its claims and its origin, for errors about bytes that it poisons.
+    /// Ends a grant. `writer` holds its arena, its claims and its origin, for errors about bytes that it poisons.
     pub(crate) fn release(
         &self,
         grant: OwnerId,
         outcome: Outcome,
-        writer: Option<(&Claims, Poisoner)>,
+        writer: Option<(ArenaId, &Claims, Poisoner)>,
     ) -> Result<(), AcquireError> {
         let released = self.change(|locked, routes| {
-            let released = locked.state.release(routes, grant, outcome);
+            let released = match writer {
+                Some((arena, claims, _)) => {
+                    locked.state.release_kernel(routes, (grant, arena, claims), outcome)
+                }
+                None => locked.state.release(routes, grant, outcome),
+            };
             locked.origins.remove(&grant);
             if let Ok(release) = released {
-                if let (Outcome::Failed, Some((claims, mut poisoner))) = (release.outcome, writer) {
+                if let (Outcome::Failed, Some((_, claims, mut poisoner))) = (release.outcome, writer) {
                     if release.lost.is_some() {
                         poisoner.end = PoisonedEnd::DeviceLost;
                     }
@@ -489,6 +494,7 @@ impl BufferInner {
         });
         refused.deliver().call();
         before_waiting();
+        self.platform.0.streams.hurry();
         // No other thread may be polling a prefetch that the program keeps.
         if prefetches.iter().any(|run| run.finish(deadline).is_none()) {
             return self.read(|locked| locked.is_ended);

@@ -9,16 +9,22 @@
 //!    before, because it may have read what the failed one should have written.
 //! 3. The reaper is one thread for each arena. It sleeps while the queue is empty.
 
+use crate::base::guard::guard;
 use crate::base::helpers::Helpers;
-use crate::base::sync::{Arc, Condvar, Mutex};
+use crate::base::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
 
 /// Maximum number of kernels in the queue of one stream. It bounds the memory that they keep.
 const MOST_IN_FLIGHT: u64 = 256;
+/// Number of kernels that end before somebody goes on who waits for room.
+const ROOM: u64 = 64;
+/// The time after which the reaper looks which kernels have ended, if nobody awaits one.
+const DOZE: Duration = Duration::from_millis(1);
 /// Maximum number of failures that a stream remembers, for those that ask later.
 const MOST_FAILURES: usize = 64;
 
@@ -27,6 +33,12 @@ pub(crate) type Cause = Arc<dyn Error + Send + Sync>;
 
 /// A launched kernel with its grants.
 pub(crate) trait Work: Send {
+    /// Waits for the kernel. Its result counts at the end.
+    fn wait(&mut self);
+
+    /// Returns whether the kernel is known to have ended. The call is cheap.
+    fn has_ended(&self) -> bool;
+
     /// Waits for the kernel and ends its grants; as failed if `fails` or the kernel failed.
     fn end(self: Box<Self>, fails: bool) -> Result<(), Cause>;
 }
@@ -72,6 +84,8 @@ struct State {
     /// The last failures.
     failed: VecDeque<Failure>,
     wakers: Vec<(u64, Waker)>,
+    /// The greatest number of a kernel that somebody awaits.
+    awaited: u64,
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -80,6 +94,8 @@ enum Reaper {
     None,
     Runs,
     Sleeps,
+    /// It sleeps for a short time.
+    Dozes,
     /// The platform is gone.
     Over,
 }
@@ -87,12 +103,24 @@ enum Reaper {
 struct Entry {
     number: u64,
     label: Arc<str>,
-    work: Box<dyn Work>,
+    /// `None` while the reaper waits for it.
+    work: Option<Box<dyn Work>>,
     /// Whether it ends as failed whatever its kernel does.
     is_doomed: bool,
 }
 
+impl Entry {
+    fn has_ended(&self) -> bool {
+        self.work.as_ref().is_some_and(|work| guard(|| work.has_ended()).unwrap_or(false))
+    }
+}
+
 impl Streams {
+    /// Has all kernels ended, because somebody waits for the end of a grant.
+    pub(crate) fn hurry(&self) {
+        self.0.iter().for_each(|stream| stream.hurry_all());
+    }
+
     pub(crate) fn new(arenas: usize) -> Self {
         Self((0..arenas).map(|_| Arc::default()).collect())
     }
@@ -130,7 +158,9 @@ impl Stream {
 
     /// Waits until there is room for another kernel. The caller must hold no grants.
     pub(crate) fn wait_for_room(&self) {
-        self.settle(self.in_the_way());
+        if !self.has_room() {
+            self.settle(self.in_the_way() + ROOM);
+        }
     }
 
     /// As [`wait_for_room`](Self::wait_for_room), for a future.
@@ -145,10 +175,13 @@ impl Stream {
         let number = self.given.load(Ordering::Relaxed) + 1;
         self.given.store(number, Ordering::Release);
         let is_doomed = self.failures() != failures;
-        state.queue.push_back(Entry { number, label, work, is_doomed });
+        state.queue.push_back(Entry { number, label, work: Some(work), is_doomed });
         match state.reaper {
-            Reaper::Runs | Reaper::Over => {}
-            Reaper::Sleeps => self.has_come.notify_all(),
+            Reaper::Runs | Reaper::Dozes | Reaper::Over => {}
+            Reaper::Sleeps => {
+                state.reaper = Reaper::Runs;
+                self.has_come.notify_all();
+            }
             Reaper::None => {
                 state.reaper = Reaper::Runs;
                 drop(state);
@@ -162,54 +195,108 @@ impl Stream {
         number
     }
 
-    /// Ends one kernel after the other; with `stays`, until the platform is gone.
+    /// Ends kernels in their order; with `stays`, until the platform is gone.
+    ///
+    /// It blocks only for a kernel that somebody awaits. Otherwise it looks from time to time which kernels
+    /// have ended, so that short kernels cost no switch of threads each.
     fn reap(&self, stays: bool) {
         let mut state = self.state.lock();
+        let mut is_idle = false;
         loop {
-            let Some(Entry { number, label, work, is_doomed }) = state.queue.pop_front() else {
-                if state.reaper == Reaper::Over {
-                    return;
-                }
-                if !stays {
+            let first = state.queue.front().map(|entry| entry.number);
+            let awaited = first.and_then(|first| Some(state.awaited.checked_sub(first)? as usize));
+            if let Some(last) = awaited.map(|last| last.min(state.queue.len() - 1)) {
+                let Some(mut work) = state.queue[last].work.take() else { return };
+                drop(state);
+                work.wait();
+                state = self.state.lock();
+                state.queue[last].work = Some(work);
+                state = self.end(state, last + 1);
+                is_idle = false;
+                continue;
+            }
+            match first {
+                None if state.reaper == Reaper::Over => return,
+                None if !stays => {
                     state.reaper = Reaper::None;
                     return;
                 }
-                state.reaper = Reaper::Sleeps;
-                state = self.has_come.wait(state);
-                if state.reaper == Reaper::Sleeps {
-                    state.reaper = Reaper::Runs;
+                None if is_idle => {
+                    state.reaper = Reaper::Sleeps;
+                    state = self.has_come.wait(state);
                 }
-                continue;
-            };
-            let before = match is_doomed {
-                true => state.failing.clone().or_else(|| state.failed.back().cloned()),
-                false => state.failing.clone(),
-            };
-            drop(state);
-            let ended = work.end(before.is_some());
-            state = self.state.lock();
-            let failure = match (before, ended) {
-                (Some(before), _) => Some(Failure { last: number, ..before }),
-                (None, Err(cause)) => Some(Failure { number, label, cause, last: number }),
-                (None, Ok(())) => None,
-            };
-            if let Some(failure) = failure {
-                state.fails(failure);
-            }
-            if state.queue.is_empty() && state.failing.take().is_some() {
-                self.failures.fetch_add(1, Ordering::AcqRel);
-            }
-            self.settled.store(number, Ordering::Release);
-            self.has_ended.notify_all();
-            let woken: Vec<_> = state.wakers.extract_if(.., |(awaited, _)| *awaited <= number).collect();
-            if !woken.is_empty() {
-                drop(state);
-                for (_, waker) in woken {
-                    let _ = crate::base::guard::guard(|| waker.wake());
+                None => {
+                    is_idle = true;
+                    state = self.doze(state);
                 }
-                state = self.state.lock();
+                Some(_) => {
+                    let ended = state.queue.iter().take_while(|entry| entry.has_ended()).count();
+                    state = self.end(state, ended);
+                    is_idle = false;
+                    if state.awaited < self.given() {
+                        state = self.doze(state);
+                    }
+                }
             }
         }
+    }
+
+    fn doze<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        if state.reaper == Reaper::Over {
+            return state;
+        }
+        state.reaper = Reaper::Dozes;
+        let (mut state, _) = self.has_come.wait_until(state, Instant::now() + DOZE);
+        if state.reaper == Reaper::Dozes {
+            state.reaper = Reaper::Runs;
+        }
+        state
+    }
+
+    /// Ends the first kernels of the queue.
+    fn end<'a>(&'a self, mut state: MutexGuard<'a, State>, kernels: usize) -> MutexGuard<'a, State> {
+        for _ in 0..kernels {
+            state = self.end_first(state);
+        }
+        if kernels > 0 {
+            self.has_ended.notify_all();
+        }
+        state
+    }
+
+    /// Ends the first kernel of the queue.
+    fn end_first<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let Some(Entry { number, label, work: Some(work), is_doomed }) = state.queue.pop_front() else {
+            return state;
+        };
+        let before = match is_doomed {
+            true => state.failing.clone().or_else(|| state.failed.back().cloned()),
+            false => state.failing.clone(),
+        };
+        drop(state);
+        let ended = work.end(before.is_some());
+        let mut state = self.state.lock();
+        let failure = match (before, ended) {
+            (Some(before), _) => Some(Failure { last: number, ..before }),
+            (None, Err(cause)) => Some(Failure { number, label, cause, last: number }),
+            (None, Ok(())) => None,
+        };
+        if let Some(failure) = failure {
+            state.fails(failure);
+        }
+        if state.queue.is_empty() && state.failing.take().is_some() {
+            self.failures.fetch_add(1, Ordering::AcqRel);
+        }
+        self.settled.store(number, Ordering::Release);
+        if state.wakers.is_empty() {
+            return state;
+        }
+        let woken: Vec<_> = state.wakers.extract_if(.., |(awaited, _)| *awaited <= number).collect();
+        drop(state);
+        for (_, waker) in woken {
+            let _ = guard(|| waker.wake());
+        }
+        self.state.lock()
     }
 
     /// Returns the number of the last kernel.
@@ -229,7 +316,26 @@ impl Stream {
         }
         let mut state = self.state.lock();
         while !self.has_settled(number) {
+            self.hurry(&mut state, number);
             state = self.has_ended.wait(state);
+        }
+    }
+
+    /// Wakes the reaper, because somebody awaits a kernel.
+    fn hurry(&self, state: &mut State, number: u64) {
+        state.awaited = state.awaited.max(number);
+        if matches!(state.reaper, Reaper::Sleeps | Reaper::Dozes) {
+            state.reaper = Reaper::Runs;
+            self.has_come.notify_all();
+        }
+    }
+
+    /// Has all kernels ended that have a number, because somebody waits for the end of a grant.
+    pub(crate) fn hurry_all(&self) {
+        if !self.has_settled(self.given()) {
+            let mut state = self.state.lock();
+            let last = self.given();
+            self.hurry(&mut state, last);
         }
     }
 
@@ -242,6 +348,7 @@ impl Stream {
         if !state.wakers.iter().any(|(awaited, known)| *awaited == number && known.will_wake(waker)) {
             state.wakers.push((number, waker.clone()));
         }
+        self.hurry(&mut state, number);
         false
     }
 

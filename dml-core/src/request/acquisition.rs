@@ -189,7 +189,10 @@ impl Acquisition {
                 return Err(AcquireError::OrderViolation { buffer: buffer.name(), held });
             }
             (Asked::Answered(begin, grant), _) => return self.act_on(part, begin, grant, wait),
-            (Asked::Queued(place), _) => self.waiting = Some(Queued { part, place }),
+            (Asked::Queued(place), _) => {
+                buffer.platform().0.streams.hurry();
+                self.waiting = Some(Queued { part, place });
+            }
         }
         Ok(())
     }

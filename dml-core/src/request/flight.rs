@@ -34,11 +34,13 @@ use std::task::{Context, Poll};
 pub struct InFlight {
     grants: Option<Grants>,
     kernel: Option<Fence>,
+    /// The result of a kernel that was waited for.
+    result: Result<u64, TransferError>,
 }
 
 impl InFlight {
     pub(super) fn new(grants: Grants, kernel: Fence) -> Self {
-        Self { grants: Some(grants), kernel: Some(kernel) }
+        Self { grants: Some(grants), kernel: Some(kernel), result: Ok(0) }
     }
 
     /// Waits for the kernel and returns the grants, to be released.
@@ -46,8 +48,16 @@ impl InFlight {
     /// # Errors
     /// The framework's error of the kernel; the grants are then released as failed.
     pub fn wait(mut self) -> Result<Grants, TransferError> {
-        let ended = self.kernel.take().map_or(Ok(0), waited);
+        self.finish();
+        let ended = std::mem::replace(&mut self.result, Ok(0));
         self.ended(ended)
+    }
+
+    /// Waits for the kernel, and keeps its result.
+    pub(super) fn finish(&mut self) {
+        if let Some(kernel) = self.kernel.take() {
+            self.result = waited(kernel);
+        }
     }
 
     /// Returns whether the kernel is known to have ended, so that [`wait`](Self::wait) returns at once. This
@@ -96,8 +106,8 @@ impl Future for InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        if let Some(kernel) = self.kernel.take()
-            && waited(kernel).is_err()
+        self.finish();
+        if self.result.is_err()
             && let Some(grants) = &self.grants
         {
             grants.notice_losses();

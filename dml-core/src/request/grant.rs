@@ -144,7 +144,7 @@ impl Grant {
         // This comes before any request is woken, because a waker may acquire.
         self.held_by.ended(self.buffer.id(), self.id);
         let poisoner = Poisoner { end, acquired_at: self.acquired_at };
-        self.buffer.0.release(self.id, outcome, Some((&self.claims, poisoner)))
+        self.buffer.0.release(self.id, outcome, Some((self.arena, &self.claims, poisoner)))
     }
 
     fn downgrade(&mut self) -> Result<(), AcquireError> {

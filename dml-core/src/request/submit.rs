@@ -320,6 +320,14 @@ impl Ready<'_> {
 }
 
 impl Work for InFlight {
+    fn wait(&mut self) {
+        self.finish();
+    }
+
+    fn has_ended(&self) -> bool {
+        InFlight::has_ended(self)
+    }
+
     fn end(self: Box<Self>, fails: bool) -> Result<(), Cause> {
         let grants = self.wait().map_err(|error| Arc::new(error) as Cause)?;
         if fails { grants.failed() } else { grants.release() }.map_err(|error| Arc::new(error) as Cause)

@@ -177,14 +177,38 @@ impl Requestors {
         }
     }
 
-    /// Records that the kernel of a grant has started.
-    pub(super) fn start(&mut self, grant: OwnerId) {
-        if let Some(place) = self.place(grant) {
-            let entry = &mut self.entries[place];
-            self.streamed.remove(entry);
-            entry.phase = Phase::InFlight;
-            self.streamed.add(entry);
+    /// Records that the kernel of a grant has started. Returns the arena if the entry was joined to that of an
+    /// earlier kernel on its stream, so that many equal kernels cost no more than one.
+    pub(super) fn start(&mut self, grant: OwnerId) -> Option<ArenaId> {
+        let place = self.place(grant)?;
+        let entry = &self.entries[place];
+        let (arena, joins) = (entry.arena, entry.is_submission && self.index.is_none());
+        if joins && let Some(earlier) = self.on_stream(arena, &entry.claims) {
+            self.entries[earlier].kernels += 1;
+            self.swap_remove(place);
+            return Some(arena);
         }
+        let entry = &mut self.entries[place];
+        self.streamed.remove(entry);
+        entry.phase = Phase::InFlight;
+        self.streamed.add(entry);
+        None
+    }
+
+    /// Returns the position of the first entry on a stream with these claims.
+    pub(super) fn on_stream(&self, arena: ArenaId, claims: &Claims) -> Option<usize> {
+        let is_it = |entry: &Requestor| entry.on_stream() == Some(arena) && entry.claims == *claims;
+        self.entries.iter().position(is_it)
+    }
+
+    /// Removes one of several kernels of the entry at a position. Returns whether others are left.
+    pub(super) fn ends_one(&mut self, place: usize) -> bool {
+        let entry = &mut self.entries[place];
+        if entry.kernels > 1 {
+            entry.kernels -= 1;
+            return true;
+        }
+        false
     }
 
     /// Returns the entry of a grant. The caller may change its phase until it starts, and its commit number,

@@ -3,7 +3,7 @@
 //! A commit, a failure or a restore changes exactly the bytes of its claims (I-16, I-17).
 
 use super::{BufferState, Content, Lifecycle, Refusal, Remains, Routes, Status};
-use crate::base::access::{Access, Claim};
+use crate::base::access::{Access, Claim, Claims};
 use crate::base::id::{ArenaId, OwnerId, Seq};
 use crate::base::range::Span;
 
@@ -47,7 +47,9 @@ impl BufferState {
         {
             return Err(refusal);
         }
-        self.requestors.start(grant);
+        if let Some(arena) = self.requestors.start(grant) {
+            self.arena_mut(arena).native_refs -= 1;
+        }
         Ok(())
     }
 
@@ -62,14 +64,43 @@ impl BufferState {
         grant: OwnerId,
         outcome: Outcome,
     ) -> Result<Release, Refusal> {
-        let index = self.requestors.place(grant).ok_or(Refusal::Closed)?;
+        let place = self.requestors.place(grant).ok_or(Refusal::Closed)?;
+        self.release_at(routes, place, outcome)
+    }
+
+    /// Ends the grant of a kernel with these claims. On a stream, it may share its entry with other kernels.
+    ///
+    /// # Errors
+    /// As [`release`](Self::release).
+    pub fn release_kernel(
+        &mut self,
+        routes: &dyn Routes,
+        (grant, arena, claims): (OwnerId, ArenaId, &Claims),
+        outcome: Outcome,
+    ) -> Result<Release, Refusal> {
+        let place = self.requestors.place(grant).or_else(|| self.requestors.on_stream(arena, claims));
+        self.release_at(routes, place.ok_or(Refusal::Closed)?, outcome)
+    }
+
+    fn release_at(
+        &mut self,
+        routes: &dyn Routes,
+        place: usize,
+        outcome: Outcome,
+    ) -> Result<Release, Refusal> {
         let overwrites = |claim: &Claim| claim.access == Access::WriteInvalidate;
-        if outcome == Outcome::Clean && self.requestors[index].claims.iter().any(overwrites) {
+        if outcome == Outcome::Clean && self.requestors[place].claims.iter().any(overwrites) {
             return Err(Refusal::NotClean);
         }
-        let entry = self.requestors.swap_remove(index);
-        let arena = self.arena_mut(entry.arena);
-        arena.native_refs -= 1;
+        let entry = match self.requestors.ends_one(place) {
+            true => self.requestors[place].clone(),
+            false => {
+                let entry = self.requestors.swap_remove(place);
+                self.arena_mut(entry.arena).native_refs -= 1;
+                entry
+            }
+        };
+        let arena = self.arena(entry.arena);
         let lost = Some(entry.arena).filter(|_| arena.is_lost() && outcome == Outcome::Done);
         let outcome = if lost.is_some() { Outcome::Failed } else { outcome };
         let commit = match outcome {

@@ -34,6 +34,9 @@ pub struct Requestor {
     pub seq_at_grant: Seq,
     /// Whether the kernel runs on the stream of its arena, behind the kernels submitted before it.
     pub is_submission: bool,
+    /// The number of kernels that this entry stands for. It is 1, but for kernels on a stream that have equal
+    /// claims.
+    pub kernels: u32,
     /// Whether any claim writes.
     writes: bool,
 }
@@ -54,6 +57,7 @@ impl Requestor {
             phase: Phase::Preparing,
             seq_at_grant: seq,
             is_submission: request.is_submission,
+            kernels: 1,
             writes: writes(&request.claims),
         }
     }

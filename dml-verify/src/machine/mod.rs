@@ -553,9 +553,9 @@ impl Machine {
         let Holding { arena, claims, .. } = self.let_go(grant);
         // The kernel wrote before it ended, and the release may drop its storage.
         let before = self.state.clone();
-        let mut released = self.state.release(routes, grant, outcome);
+        let mut released = self.state.release_kernel(routes, (grant, arena, &claims), outcome);
         if released == Err(Refusal::NotClean) {
-            released = self.state.release(routes, grant, Outcome::Failed);
+            released = self.state.release_kernel(routes, (grant, arena, &claims), Outcome::Failed);
         }
         match released {
             Ok(release) => match release.outcome {

@@ -13,6 +13,8 @@
 
 #![cfg_attr(not(feature = "opencl"), allow(dead_code, reason = "table 1 needs OpenCL"))]
 
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+pub mod chain;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 #[cfg(feature = "opencl")]

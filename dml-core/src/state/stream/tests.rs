@@ -3,7 +3,8 @@
 use super::super::testbed::{Bench, Driver, GPU_ARENA, GPU2_ARENA, LEN, MAIN_ARENA, claim};
 use super::super::{Begin, BusyReason, Outcome, Refusal, Remains, Request, Status, Step};
 use crate::base::access::Access::{self, ReadOnly, ReadWrite, WriteInvalidate};
-use crate::base::id::{ArenaId, ArenaSet, OwnerId, Seq};
+use crate::base::access::Claims;
+use crate::base::id::{ArenaId, ArenaSet, OwnerId};
 use crate::base::range::Span;
 
 /// Creates a buffer whose bytes were written in main memory.
@@ -25,27 +26,39 @@ fn begins(
     (request.grant, driver.act(|state, bench| state.begin(bench, &request)))
 }
 
+/// The grant of a submission.
+struct Submitted {
+    grant: OwnerId,
+    arena: ArenaId,
+    claims: Claims,
+}
+
 /// Acquires bytes for a submission, without starting its kernel.
-fn granted(driver: &mut Driver, arena: ArenaId, span: (u64, u64), access: Access) -> OwnerId {
+fn granted(driver: &mut Driver, arena: ArenaId, span: (u64, u64), access: Access) -> Submitted {
+    let claims = Claims::new([claim(span.0, span.1, access)]);
     match begins(driver, arena, span, access, true) {
-        (grant, Begin::Granted(_)) => grant,
+        (grant, Begin::Granted(_)) => Submitted { grant, arena, claims },
         (grant, Begin::Plan(plan)) => {
             driver.carry_out(plan).expect("the buffer stays intact");
-            grant
+            Submitted { grant, arena, claims }
         }
         (_, other) => panic!("{other:?}"),
     }
 }
 
-fn submit(driver: &mut Driver, arena: ArenaId, span: (u64, u64), access: Access) -> OwnerId {
-    let grant = granted(driver, arena, span, access);
-    driver.act(|state, _| state.start(grant)).unwrap();
-    grant
+fn starts(driver: &mut Driver, submitted: &Submitted) -> Result<(), Refusal> {
+    driver.act(|state, _| state.start(submitted.grant))
 }
 
-fn ends(driver: &mut Driver, grant: OwnerId, outcome: Outcome) {
-    let released = driver.release(grant, outcome).expect("it is held");
-    assert_eq!(released.outcome, outcome);
+fn submit(driver: &mut Driver, arena: ArenaId, span: (u64, u64), access: Access) -> Submitted {
+    let submitted = granted(driver, arena, span, access);
+    starts(driver, &submitted).unwrap();
+    submitted
+}
+
+fn ends(driver: &mut Driver, Submitted { grant, arena, claims }: Submitted, outcome: Outcome) {
+    let released = driver.act(|state, bench| state.release_kernel(bench, (grant, arena, &claims), outcome));
+    assert_eq!(released.expect("it is held").outcome, outcome);
 }
 
 const CONFLICT: Begin = Begin::Busy { reason: BusyReason::Conflict, needs_idle: ArenaSet::EMPTY };
@@ -57,19 +70,12 @@ fn i29_a_submission_follows_those_that_have_started_on_its_stream_and_no_others(
         let first = granted(&mut driver, GPU_ARENA, (0, LEN), before);
         let (_, waits) = begins(&mut driver, GPU_ARENA, (3, 5), after, true);
         assert_eq!(waits, CONFLICT, "its kernel has not started");
-        driver.act(|state, _| state.start(first)).unwrap();
+        starts(&mut driver, &first).unwrap();
         for (arena, is_submission) in [(GPU_ARENA, false), (MAIN_ARENA, false), (GPU2_ARENA, true)] {
             let (_, waits) = begins(&mut driver, arena, (3, 5), after, is_submission);
             assert_eq!(waits, CONFLICT, "{arena} {is_submission}");
         }
-        let second = match begins(&mut driver, GPU_ARENA, (3, 5), after, true) {
-            (second, Begin::Granted(seq)) => {
-                assert_eq!(seq, Seq(1));
-                second
-            }
-            (_, other) => panic!("{other:?}"),
-        };
-        driver.act(|state, _| state.start(second)).unwrap();
+        let second = submit(&mut driver, GPU_ARENA, (3, 5), after);
         ends(&mut driver, first, Outcome::Done);
         ends(&mut driver, second, Outcome::Done);
     }
@@ -90,6 +96,7 @@ fn i29_it_brings_only_what_no_kernel_before_it_writes() {
     assert_eq!(brought, [(2, 4), (8, 12), (16, 20)]);
     driver.carry_out(plan).unwrap();
     driver.act(|state, _| state.start(third)).unwrap();
+    let third = Submitted { grant: third, arena: GPU_ARENA, claims: Claims::new([claim(2, 20, ReadOnly)]) };
     for grant in [first, second, third] {
         ends(&mut driver, grant, Outcome::Done);
     }
@@ -123,21 +130,16 @@ fn i29_what_a_failed_kernel_and_those_behind_it_write_is_poisoned() {
 
 #[test]
 fn i29_a_submission_does_not_start_on_what_a_failed_kernel_should_have_written() {
-    for outcome in [Outcome::Failed, Outcome::NotStarted] {
-        let mut driver = written();
-        let first = submit(&mut driver, GPU_ARENA, (0, 4), WriteInvalidate);
-        let reader = granted(&mut driver, GPU_ARENA, (2, 3), ReadOnly);
-        let other = granted(&mut driver, GPU_ARENA, (3, 6), WriteInvalidate);
-        ends(&mut driver, first, outcome);
-        let refusal = match outcome {
-            Outcome::Failed => Refusal::Poisoned { span: Span::new(2, 3), restorable: true },
-            _ => Refusal::Unreachable { arena: GPU_ARENA, span: Span::new(2, 3) },
-        };
-        assert_eq!(driver.act(|state, _| state.start(reader)), Err(refusal));
-        assert_eq!(driver.act(|state, _| state.start(other)), Ok(()), "it reads nothing");
-        ends(&mut driver, reader, Outcome::NotStarted);
-        ends(&mut driver, other, Outcome::Done);
-    }
+    let mut driver = written();
+    let first = submit(&mut driver, GPU_ARENA, (0, 4), WriteInvalidate);
+    let reader = granted(&mut driver, GPU_ARENA, (2, 3), ReadOnly);
+    let other = granted(&mut driver, GPU_ARENA, (3, 6), WriteInvalidate);
+    ends(&mut driver, first, Outcome::Failed);
+    let refusal = Refusal::Poisoned { span: Span::new(2, 3), restorable: true };
+    assert_eq!(starts(&mut driver, &reader), Err(refusal));
+    assert_eq!(starts(&mut driver, &other), Ok(()), "it reads nothing");
+    ends(&mut driver, reader, Outcome::NotStarted);
+    ends(&mut driver, other, Outcome::Done);
 }
 
 #[test]
@@ -149,20 +151,40 @@ fn l03_who_waits_for_a_stream_is_not_passed_by_later_submissions() {
     assert_eq!(waits, Begin::Busy { reason: BusyReason::Queue, needs_idle: ArenaSet::EMPTY });
     let beside = submit(&mut driver, GPU_ARENA, (4, 8), ReadWrite);
     driver.act(|state, bench| {
-        let _ = state.release(bench, first, Outcome::Done).unwrap();
+        let _ = state.release(bench, first.grant, Outcome::Done).unwrap();
         assert_eq!(state.pump(bench).len(), 1, "it no longer waits");
     });
     ends(&mut driver, beside, Outcome::Done);
 }
 
 #[test]
-fn i29_more_kernels_than_a_small_set_holds_follow_each_other() {
+fn i29_equal_kernels_share_an_entry_and_others_are_as_many_as_there_are() {
     let mut driver = written();
     let all: Vec<_> = (0..100).map(|_| submit(&mut driver, GPU_ARENA, (0, LEN), ReadWrite)).collect();
+    assert_eq!(driver.state.requestors().len(), 1);
     assert_eq!(begins(&mut driver, MAIN_ARENA, (1, 2), ReadOnly, false).1, CONFLICT);
-    let beside: Vec<_> = (0..20).map(|at| submit(&mut driver, GPU_ARENA, (at, at + 1), ReadOnly)).collect();
-    for grant in all.into_iter().chain(beside) {
-        ends(&mut driver, grant, Outcome::Done);
+    let spans: Vec<_> = (0..LEN - 2).flat_map(|at| [(at, at + 1), (at, at + 2), (at, at + 1)]).collect();
+    let others: Vec<_> =
+        spans.into_iter().map(|span| submit(&mut driver, GPU_ARENA, span, ReadOnly)).collect();
+    assert!(driver.state.requestors().len() > 32);
+    for submitted in all.into_iter().chain(others) {
+        ends(&mut driver, submitted, Outcome::Done);
     }
     assert_eq!(driver.segments(), [(LEN, vec![1], Status::Defined)]);
+}
+
+#[test]
+fn i29_one_of_equal_kernels_fails_with_those_behind_it() {
+    for fails in 0..4 {
+        let mut driver = written();
+        let all: Vec<_> = (0..4).map(|_| submit(&mut driver, GPU_ARENA, (0, 4), ReadWrite)).collect();
+        for (index, submitted) in all.into_iter().enumerate() {
+            ends(&mut driver, submitted, if index < fails { Outcome::Done } else { Outcome::Failed });
+        }
+        // Once a kernel has ended well, main memory holds something older.
+        let (valid, remains) =
+            if fails == 0 { (vec![0], Remains::Committed) } else { (vec![], Remains::Lost) };
+        let expected = [(4, valid, Status::Poisoned(remains)), (LEN, vec![0], Status::Defined)];
+        assert_eq!(driver.segments(), expected, "{fails}");
+    }
 }
