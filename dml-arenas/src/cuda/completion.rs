@@ -53,34 +53,54 @@ impl Event {
         self.raw.0
     }
 
-    /// Waits for the event: polls for `moment`, then sleeps between polls.
     fn wait(&self, call: &'static str, moment: Duration) -> Result<(), TransferError> {
-        let _entered = self.session.enter_lost()?;
+        self.session.wait_for_event(self.raw.0, call, moment)
+    }
+
+    fn has_come(&self) -> bool {
+        self.session.has_come(self.raw.0)
+    }
+}
+
+impl Session {
+    /// Waits for an event of this session.
+    pub(super) fn wait_for(&self, event: CUevent, call: &'static str) -> Result<(), TransferError> {
+        self.wait_for_event(event, call, MOMENT)
+    }
+
+    /// Waits for an event: polls for `moment`, then sleeps between polls.
+    fn wait_for_event(
+        &self,
+        event: CUevent,
+        call: &'static str,
+        moment: Duration,
+    ) -> Result<(), TransferError> {
+        let _entered = self.enter_lost()?;
         let begun = Instant::now();
         let ended = loop {
             // SAFETY: a live event of the context.
-            match unsafe { cuEventQuery(self.raw.0) } {
+            match unsafe { cuEventQuery(event) } {
                 CUresult::CUDA_ERROR_NOT_READY => {}
                 CUresult::CUDA_SUCCESS => break CUresult::CUDA_SUCCESS,
                 // An error may only mean that the event cannot be queried now. If it is the command's,
                 // synchronizing returns it, too.
                 // SAFETY: as above.
-                _ => break unsafe { cuEventSynchronize(self.raw.0) },
+                _ => break unsafe { cuEventSynchronize(event) },
             }
             match begun.elapsed() {
                 waited if waited < moment => std::thread::yield_now(),
                 waited => std::thread::sleep((waited / SLEEPS).clamp(LEAST_SLEEP, LONGEST_SLEEP)),
             }
         };
-        check(call, ended).map_err(|failure| self.session.failed(failure))
+        check(call, ended).map_err(|failure| self.failed(failure))
     }
 
-    /// Returns whether the event has completed, or the driver cannot be called. An error of the query counts
+    /// Returns whether an event has completed, or the driver cannot be called. An error of the query counts
     /// as not completed: the event may only be unavailable to queries now.
-    fn has_come(&self) -> bool {
-        let Ok(_entered) = self.session.enter_lost() else { return true };
+    pub(super) fn has_come(&self, event: CUevent) -> bool {
+        let Ok(_entered) = self.enter_lost() else { return true };
         // SAFETY: a live event of the context.
-        unsafe { cuEventQuery(self.raw.0) == CUresult::CUDA_SUCCESS }
+        unsafe { cuEventQuery(event) == CUresult::CUDA_SUCCESS }
     }
 }
 

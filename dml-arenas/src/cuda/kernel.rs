@@ -401,12 +401,12 @@ impl CudaKernel {
         self.session.await_beside()?;
         let ends = std::array::from_fn(|axis| grid.offset[axis].saturating_add(grid.items[axis]));
         // SAFETY: as the caller guarantees.
-        unsafe { self.launch_on(Way::Kernels, args, grid, ends) }
+        unsafe { self.launch_on((Way::Kernels, false), args, grid, ends) }
     }
 
     unsafe fn launch_on(
         &self,
-        way: Way,
+        (way, is_submission): (Way, bool),
         args: &[KernelArg<'_>],
         grid: Grid,
         total: [u64; 3],
@@ -495,7 +495,12 @@ impl CudaKernel {
             CUresult::CUDA_SUCCESS
         };
         // SAFETY: the commands use only the blocks and the program. After a failure none of them runs.
-        let launched = unsafe { self.session.command((way, LAUNCH), 0, keep, enqueue) };
+        let launched = unsafe {
+            match is_submission {
+                true => self.session.submit(LAUNCH, keep, enqueue),
+                false => self.session.command((way, LAUNCH), 0, keep, enqueue),
+            }
+        };
         launched.map_err(|mut error| {
             if let TransferError::Framework { call, .. } = &mut error
                 && *call == LAUNCH
@@ -591,10 +596,10 @@ impl CompiledKernel for CudaKernel {
         if !part.is_independent {
             self.session.await_beside()?;
             // SAFETY: as the caller guarantees.
-            return unsafe { self.launch_on(Way::Kernels, args, grid, total) };
+            return unsafe { self.launch_on((Way::Kernels, part.is_submission), args, grid, total) };
         }
         // SAFETY: as the caller guarantees.
-        self.session.beside(|way| unsafe { self.launch_on(way, args, grid, total) })
+        self.session.beside(|way| unsafe { self.launch_on((way, false), args, grid, total) })
     }
 
     /// Returns whether it was enqueued but its end could not be marked, a part of it was enqueued, or the

@@ -46,6 +46,7 @@ mod grid;
 mod idle;
 mod kernel;
 mod kernel_cache;
+mod marks;
 mod numbering;
 mod page_lock;
 mod pinned;

@@ -12,6 +12,7 @@ use super::completion::{Command, Event, Lane};
 use super::device::Found;
 use super::error::{FORKED, Failure, check, is_lost, transfer_error, words};
 use super::idle::Idle;
+use super::marks::{Marks, Submitted};
 use crate::compiled::Beside;
 use crate::fork::Origin;
 use cudarc::driver::sys::{
@@ -99,6 +100,8 @@ pub(super) struct Session {
     lanes_of_others: Mutex<Vec<Arc<Lane>>>,
     /// Counts the kernels that may run concurrently.
     beside: Beside,
+    /// The kernels that were submitted.
+    pub(super) marks: Marks,
     aside: Raw<CUstream>,
     pool: Option<Raw<CUmemoryPool>>,
     idle: Mutex<Idle>,
@@ -242,6 +245,7 @@ impl Session {
             lanes: lanes.map(Lane::new),
             lanes_of_others: Mutex::default(),
             beside: Beside::default(),
+            marks: Marks::default(),
             aside,
             pool,
             // Without a pool, other code can only get memory that is back in the driver, so nothing is kept
@@ -426,18 +430,20 @@ impl Session {
 
     /// Takes an unused event. The context must be current.
     fn event(self: &Arc<Self>) -> Result<Event, Failure> {
+        Ok(Event::new(self.raw_event()?, self.clone()))
+    }
+
+    /// Takes an unused event that does not return by itself. The context must be current.
+    fn raw_event(&self) -> Result<Raw<CUevent>, Failure> {
         let kept = self.events.lock().pop();
-        let raw = match kept {
-            Some(raw) => raw,
-            None => {
-                let mut event = std::ptr::null_mut();
-                let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
-                // SAFETY: the context is current, and the call writes a handle.
-                check("cuEventCreate", unsafe { cuEventCreate(&raw mut event, flags) })?;
-                Raw(event)
-            }
-        };
-        Ok(Event::new(raw, self.clone()))
+        if let Some(event) = kept {
+            return Ok(event);
+        }
+        let mut event = std::ptr::null_mut();
+        let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        // SAFETY: the context is current, and the call writes a handle.
+        check("cuEventCreate", unsafe { cuEventCreate(&raw mut event, flags) })?;
+        Ok(Raw(event))
     }
 
     /// Takes an event back for later commands, or destroys it.
@@ -488,6 +494,49 @@ impl Session {
         }
         let keep = Some(Box::new(keep) as Box<dyn Any + Send>);
         Ok(Fence::awaited(Command::new(call, lane, event, bytes, keep)))
+    }
+
+    /// Enqueues a kernel like [`command`](Self::command), in the order of launches. Its fence may end with a
+    /// later kernel.
+    ///
+    /// # Safety
+    /// As for [`command`](Self::command).
+    pub(super) unsafe fn submit(
+        self: &Arc<Self>,
+        call: &'static str,
+        keep: impl Any + Send,
+        enqueue: impl FnOnce(CUstream) -> CUresult,
+    ) -> Result<Fence, TransferError> {
+        let _entered = self.enter()?;
+        let lane = self.lane(Way::Kernels);
+        let in_order = lane.in_order();
+        check(call, enqueue(lane.stream())).map_err(|failure| self.failed(failure))?;
+        let (number, is_marked) = self.marks.launched();
+        if is_marked {
+            // Without this mark, whoever asks makes one.
+            let _ = self.mark_now();
+        }
+        drop(in_order);
+        Ok(Fence::awaited(Submitted::new(self, call, number, Box::new(keep))))
+    }
+
+    /// Marks all kernels that were submitted so far.
+    pub(super) fn mark(&self) -> Result<(), TransferError> {
+        let _entered = self.enter_lost()?;
+        let _in_order = self.lane(Way::Kernels).in_order();
+        self.mark_now().map_err(|failure| self.failed(failure))
+    }
+
+    /// Records a mark. The context must be current, and no other thread may enqueue.
+    fn mark_now(&self) -> Result<(), Failure> {
+        let event = self.raw_event()?;
+        // SAFETY: an unused event, and a stream of its context.
+        let recorded = check(RECORD, unsafe { cuEventRecord(event.0, self.lane(Way::Kernels).stream()) });
+        match recorded {
+            Ok(()) => self.marks.mark(event),
+            Err(_) => self.take_back(event),
+        }
+        recorded
     }
 
     /// Returns a fence for the end of all commands enqueued so far on a stream of the application.
@@ -578,7 +627,8 @@ impl Drop for Session {
         self.lanes.iter().chain(&lanes_of_others).for_each(|lane| lane.close());
         self.give_idle_back();
         if push(self.context.0).is_ok() {
-            let events = std::mem::take(self.events.get_mut());
+            let mut events = std::mem::take(self.events.get_mut());
+            events.extend(self.marks.take());
             // SAFETY: objects of this context, each destroyed once, here. No command uses them, because its
             // fence holds the session.
             unsafe {

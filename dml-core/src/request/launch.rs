@@ -254,19 +254,29 @@ pub struct Launch<'a> {
     /// Whether the launch may run concurrently with earlier ones. Launches under the same grants still run in
     /// their order, so a launcher that uses this checks [`Grants::launches_first`].
     pub is_independent: bool,
+    /// Whether the kernel was [submitted](crate::Platform::submit). Its fence may then end with a later launch,
+    /// because it is waited for together with others.
+    pub is_submission: bool,
 }
 
 impl<'a> Launch<'a> {
     /// Makes a launch of the last items of a run.
     #[must_use]
     pub const fn new(items: &'a Range<u64>, shape: &'a ItemShape, arguments: &'a [LaunchArg]) -> Self {
-        Self { items, total: items.end, shape, arguments, is_independent: false }
+        Self { items, total: items.end, shape, arguments, is_independent: false, is_submission: false }
     }
 
     /// Sets the number of items of the whole run. A number below `items.end` counts as `items.end`.
     #[must_use]
     pub const fn of(mut self, total: u64) -> Self {
         self.total = if total > self.items.end { total } else { self.items.end };
+        self
+    }
+
+    /// Marks the launch as that of a submission: see [`is_submission`](Self::is_submission).
+    #[must_use]
+    pub(super) const fn submitted(mut self) -> Self {
+        self.is_submission = true;
         self
     }
 

@@ -290,7 +290,7 @@ impl Ready<'_> {
             drop(grants);
             return None;
         }
-        let launch = Launch::new(&self.items, &self.shape, &self.arguments);
+        let launch = Launch::new(&self.items, &self.shape, &self.arguments).submitted();
         let launched = guard(|| self.launcher.launch(&launch, &mut grants))
             .unwrap_or_else(|message| Err(LaunchError::failed(format!("the launcher panicked: {message}"))));
         let (has_started, cause) = match launched {

@@ -8,7 +8,7 @@
 use super::{Arg, ByHandError, Device, language, unusable};
 use crate::prepare::Language;
 use dml_arenas::launch;
-use dml_core::{Access, Buffer, DeviceId, ItemShape, Launch, LaunchArg, Launcher, Platform};
+use dml_core::{Access, Buffer, DeviceId, ItemShape, Launch, LaunchArg, Launcher, Platform, Region};
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
@@ -172,7 +172,7 @@ impl Chains {
             let buffer = |at: usize, access| LaunchArg::Buffer {
                 buffer: buffers[at].raw().clone(),
                 access,
-                ranges: vec![0..buffers[at].raw().len()],
+                ranges: vec![buffers[at].bytes()],
             };
             let arguments = [
                 buffer(x, Access::ReadOnly),

@@ -20,13 +20,13 @@ use crate::json;
 use crate::knowledge;
 use crate::last::Last;
 use crate::machine::{Machine, pinned_bytes};
-use crate::never_loses;
 use crate::offload;
 use crate::output::Unwritten;
 use crate::progress::Progress;
 use crate::replay;
 use crate::suite;
 use crate::timeline;
+use crate::{chain, never_loses};
 use dml::core::record::{Event, OPERATIONS};
 use dml::core::{DeviceId, record::Operation};
 use dml::energy::{Energy, EnergyError, EnergySources};
@@ -48,6 +48,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
         Some(BenchTable::All(all)) => run_suite(all),
         Some(BenchTable::NeverLoses(options)) => never_loses::run(options),
         Some(BenchTable::Offload(options)) => offload::run(options),
+        Some(BenchTable::Chain(options)) => chain::run(options),
         None => run_workloads(command),
     }
 }

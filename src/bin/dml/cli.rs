@@ -191,6 +191,8 @@ pub(crate) enum BenchTable {
     NeverLoses(NeverLosesOptions),
     /// Measures transfers to a worker and calls of it, beside a copy within main memory.
     Offload(OffloadOptions),
+    /// Measures small kernels that depend on each other, submitted and queued by hand.
+    Chain(ChainOptions),
 }
 
 /// The devices of a benchmark, and their storage.
@@ -328,6 +330,24 @@ pub(crate) struct OffloadOptions {
 
     #[command(flatten)]
     pub(crate) workers: WorkerOptions,
+
+    /// Number of measured rounds.
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) runs: u32,
+
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ChainOptions {
+    #[command(flatten)]
+    pub(crate) machine: MachineOptions,
+
+    /// Number of kernels of a chain.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) kernels: u64,
 
     /// Number of measured rounds.
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
@@ -609,7 +629,9 @@ mod tests {
         let mut command = Arguments::command();
         let bench = command.find_subcommand_mut("bench").expect("it is there");
         let help = bench.render_long_help().to_string();
-        for name in Workload::ALL.map(Workload::name).iter().chain(&["all", "offload", "never-loses"]) {
+        for name in
+            Workload::ALL.map(Workload::name).iter().chain(&["all", "offload", "never-loses", "chain"])
+        {
             assert!(help.contains(name), "{name} is not in {help}");
         }
     }

@@ -423,6 +423,27 @@ pub(crate) struct MemoryCost {
     pub(crate) operations: BTreeMap<&'static str, u64>,
 }
 
+/// The output of `dml bench chain`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Chain {
+    pub(crate) kernels: u64,
+    pub(crate) runs: u32,
+    pub(crate) rows: Vec<ChainRow>,
+}
+
+/// The kernels of one shape and size on one device. All figures are medians.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ChainRow {
+    pub(crate) device: String,
+    pub(crate) shape: String,
+    pub(crate) elements: u64,
+    pub(crate) per_kernel_ns: f64,
+    pub(crate) by_hand_ns: f64,
+    pub(crate) one_grant_ns: f64,
+    pub(crate) one_by_one_ns: f64,
+    pub(crate) over_by_hand: f64,
+}
+
 /// The output of `dml bench never-loses`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct NeverLoses {

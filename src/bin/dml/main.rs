@@ -5,6 +5,7 @@
 mod bench;
 mod by_hand;
 mod cache;
+mod chain;
 mod cli;
 mod devices;
 mod energy;

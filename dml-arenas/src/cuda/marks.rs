@@ -1,0 +1,171 @@
+//! The kernels submitted to a session, and the events that mark some of them.
+//!
+//! ```text
+//!   kernel 1, 2, … 64 ──▶ mark ──▶ 65, … ──▶ mark, because somebody asks for 70 ──▶ 71, …
+//! ```
+//! 1. The stream runs in order, so a kernel has ended when a mark behind it has. A fence of a submitted kernel
+//!    may therefore end later than the kernel, and never earlier.
+//! 2. Errors of CUDA stay, so the result of a mark is that of all kernels before it.
+//! 3. Marks hold no session: they are in one, and would keep it alive.
+
+use super::session::{Raw, Session};
+use cudarc::driver::sys::CUevent;
+use dml_core::internal::sync::{Arc, Mutex};
+use dml_core::{Completion, Fence, TransferError};
+use std::any::Any;
+use std::collections::VecDeque;
+use std::task::{Poll, Waker};
+
+/// Number of kernels from one mark to the next, if nobody asks.
+const EVERY: u64 = 64;
+
+/// An event behind all kernels up to this number.
+type Mark = (u64, Arc<Raw<CUevent>>);
+
+/// The submitted kernels of a session.
+#[derive(Debug, Default)]
+pub(super) struct Marks(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    launched: u64,
+    ended: u64,
+    /// The numbers of marked kernels that are not known to have ended, with their events, ascending.
+    marked: VecDeque<Mark>,
+}
+
+/// Whether a kernel has ended, or the event to ask.
+enum Asked {
+    Ended,
+    Mark(Mark),
+    Unmarked,
+}
+
+impl Marks {
+    /// Counts a launched kernel. Returns its number, and whether it is to be marked.
+    ///
+    /// The caller keeps others from enqueueing on the stream, as for all calls that mark.
+    pub(super) fn launched(&self) -> (u64, bool) {
+        let mut state = self.0.lock();
+        state.launched += 1;
+        (state.launched, state.launched.is_multiple_of(EVERY))
+    }
+
+    /// Adds an event recorded behind all kernels that were launched.
+    pub(super) fn mark(&self, event: Raw<CUevent>) {
+        let mut state = self.0.lock();
+        let last = state.launched;
+        state.marked.push_back((last, Arc::new(event)));
+    }
+
+    fn ask(&self, number: u64) -> Asked {
+        let state = self.0.lock();
+        if state.ended >= number {
+            return Asked::Ended;
+        }
+        let behind = state.marked.iter().find(|(last, _)| *last >= number);
+        behind.map_or(Asked::Unmarked, |(last, event)| Asked::Mark((*last, event.clone())))
+    }
+
+    /// Records that a marked kernel has ended. Returns the events that are not needed any more.
+    fn ended(&self, number: u64) -> Vec<Arc<Raw<CUevent>>> {
+        let mut state = self.0.lock();
+        state.ended = state.ended.max(number);
+        let ended = state.ended;
+        let needless = state.marked.iter().take_while(|(last, _)| *last <= ended).count();
+        state.marked.drain(..needless).map(|(_, event)| event).collect()
+    }
+
+    /// Removes all events.
+    pub(super) fn take(&mut self) -> Vec<Raw<CUevent>> {
+        let marked = std::mem::take(&mut self.0.get_mut().marked);
+        marked.into_iter().filter_map(|(_, event)| Arc::into_inner(event)).collect()
+    }
+}
+
+/// A submitted kernel. Dropping it does not wait; [`Fence`] does.
+pub(super) struct Submitted {
+    session: Arc<Session>,
+    call: &'static str,
+    number: u64,
+    /// Resources that the kernel uses, kept until it has ended.
+    keep: Option<Box<dyn Any + Send>>,
+    /// An event of its own, for a future.
+    awaited: Option<Fence>,
+}
+
+impl Submitted {
+    pub(super) fn new(
+        session: &Arc<Session>,
+        call: &'static str,
+        number: u64,
+        keep: Box<dyn Any + Send>,
+    ) -> Self {
+        Self { session: session.clone(), call, number, keep: Some(keep), awaited: None }
+    }
+
+    /// Returns the mark behind the kernel, made now if there is none; `None` if the kernel has ended.
+    fn mark(&self) -> Result<Option<Mark>, TransferError> {
+        let marks = &self.session.marks;
+        loop {
+            match marks.ask(self.number) {
+                Asked::Ended => return Ok(None),
+                Asked::Mark(mark) => return Ok(Some(mark)),
+                Asked::Unmarked => self.session.mark()?,
+            }
+        }
+    }
+
+    fn ended(&self, (last, event): Mark) {
+        let needless = self.session.marks.ended(last);
+        for event in needless.into_iter().chain([event]) {
+            if let Some(event) = Arc::into_inner(event) {
+                self.session.take_back(event);
+            }
+        }
+    }
+
+    fn result(&mut self) -> Result<u64, TransferError> {
+        let result = self.mark().and_then(|mark| {
+            let Some(mark) = mark else { return Ok(()) };
+            self.session.wait_for(mark.1.0, self.call)?;
+            self.ended(mark);
+            Ok(())
+        });
+        self.keep = None;
+        self.awaited = None;
+        result.map(|()| 0)
+    }
+}
+
+impl Completion for Submitted {
+    fn wait(mut self: Box<Self>) -> Result<u64, TransferError> {
+        self.result()
+    }
+
+    fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>> {
+        if self.awaited.is_none() && !self.has_ended() {
+            self.awaited = self.session.tail().ok();
+        }
+        if self.awaited.as_mut().is_some_and(|awaited| awaited.poll(waker).is_pending()) {
+            return Poll::Pending;
+        }
+        self.awaited = None;
+        Poll::Ready(self.result())
+    }
+
+    fn has_ended(&self) -> bool {
+        match self.mark() {
+            Ok(None) => true,
+            Ok(Some(mark)) => {
+                let has_come = self.session.has_come(mark.1.0);
+                if has_come {
+                    self.ended(mark);
+                }
+                has_come
+            }
+            // The driver reports no events of a lost device.
+            Err(_) => true,
+        }
+    }
+}

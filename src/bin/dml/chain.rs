@@ -1,0 +1,133 @@
+//! `dml bench chain`: the cost of a small kernel that depends on others, submitted, queued by hand, and under
+//! one grant. The ways take turns in one process, and every result is checked.
+
+use crate::cli::ChainOptions;
+use crate::failure::{self, Failure};
+use crate::{json, table};
+
+/// Measures and prints the table.
+pub(crate) fn run(options: &ChainOptions) -> Result<(), Failure> {
+    let result = measure(options)?;
+    if options.json { json::print(&result) } else { failure::print(&text(&result)) }
+}
+
+#[cfg(not(any(feature = "cuda", feature = "opencl")))]
+fn measure(_options: &ChainOptions) -> Result<json::Chain, Failure> {
+    Err(Failure::Usage(
+        "this program has no compiled kernels: they need the feature opencl or cuda".to_owned(),
+    ))
+}
+
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+fn measure(options: &ChainOptions) -> Result<json::Chain, Failure> {
+    use crate::machine::Machine;
+    use dml_workloads::by_hand::{self, chain::Chains, chain::Shape};
+
+    /// The numbers of elements of the buffers.
+    const ELEMENTS: [u64; 3] = [64, 1024, 65_536];
+
+    let failed = |error: by_hand::chain::Failed| Failure::Work(error.to_string());
+    let machine = Machine::of(&options.machine)?;
+    let (platform, mut rows) = (&machine.platform, Vec::new());
+    for &device in &machine.devices {
+        if by_hand::language(platform, device).is_none() {
+            continue;
+        }
+        for elements in ELEMENTS {
+            let mut chains = Chains::new(platform, device, elements).map_err(failed)?;
+            for shape in Shape::ALL {
+                let kernels = options.kernels as usize;
+                let mut seconds: [Vec<f64>; 4] = Default::default();
+                // The first round does not count.
+                for round in 0..=options.runs {
+                    let times = [
+                        chains.submitted(shape, kernels),
+                        chains.by_hand(shape, kernels),
+                        chains.one_grant(shape, kernels),
+                        chains.one_by_one(shape, kernels),
+                    ];
+                    for (seconds, time) in seconds.iter_mut().zip(times) {
+                        let time = time.map_err(failed)?.as_secs_f64();
+                        if round > 0 {
+                            seconds.push(time);
+                        }
+                    }
+                }
+                let name = platform.device_desc(device).name.to_string();
+                rows.push(row((name, shape.name(), elements), options.kernels, &seconds));
+            }
+        }
+    }
+    if rows.is_empty() {
+        let missing = machine.unavailable.iter().map(|missing| format!("; unavailable: {missing}"));
+        let missing: String = missing.collect();
+        return Err(Failure::Usage(format!("chain needs a device of OpenCL or CUDA{missing}")));
+    }
+    Ok(json::Chain { kernels: options.kernels, runs: options.runs, rows })
+}
+
+/// Returns the medians of a row, from the seconds of each way: submitted, by hand, under one grant, and one
+/// after the other.
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+fn row(
+    (device, shape, elements): (String, &'static str, u64),
+    kernels: u64,
+    seconds: &[Vec<f64>; 4],
+) -> json::ChainRow {
+    let median = |seconds: &Vec<f64>| {
+        dml::scheduler::metrics::Summary::of(seconds).map_or(0.0, |summary| summary.median)
+    };
+    let [submitted, by_hand, one_grant, one_by_one] = seconds.each_ref().map(median);
+    let per_kernel = |seconds: f64| seconds * 1e9 / kernels as f64;
+    let ratios: Vec<f64> = seconds[0].iter().zip(&seconds[1]).map(|(one, other)| one / other).collect();
+    json::ChainRow {
+        device,
+        shape: shape.to_owned(),
+        elements,
+        per_kernel_ns: per_kernel(submitted),
+        by_hand_ns: per_kernel(by_hand),
+        one_grant_ns: per_kernel(one_grant),
+        one_by_one_ns: per_kernel(one_by_one),
+        over_by_hand: median(&ratios),
+    }
+}
+
+fn text(result: &json::Chain) -> String {
+    let heading =
+        ["device", "shape", "elements", "submitted", "by hand", "one grant", "one by one", "over by hand"];
+    let time = |ns: f64| table::seconds(ns * 1e-9);
+    let rows = result.rows.iter().map(|row| {
+        vec![
+            row.device.clone(),
+            row.shape.clone(),
+            row.elements.to_string(),
+            time(row.per_kernel_ns),
+            time(row.by_hand_ns),
+            time(row.one_grant_ns),
+            time(row.one_by_one_ns),
+            format!("{:.2}", row.over_by_hand),
+        ]
+    });
+    let rows: Vec<_> = std::iter::once(heading.map(str::to_owned).to_vec()).chain(rows).collect();
+    let (kernels, runs) = (result.kernels, result.runs);
+    let first = format!("time per kernel, of {kernels} dependent kernels; median of {runs} runs");
+    [first, String::new()].into_iter().chain(table::lines(&rows)).map(|line| line + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    #[test]
+    fn every_figure_is_the_median_of_its_way() {
+        let around = |median: f64| vec![median * 5.0, median / 2.0, median];
+        let seconds = [0.5, 0.25, 0.125, 1.0].map(around);
+        let row = row(("a".to_owned(), "chain", 64), 1000, &seconds);
+        let found = [row.per_kernel_ns, row.by_hand_ns, row.one_grant_ns, row.one_by_one_ns];
+        assert_eq!(found, [500_000.0, 250_000.0, 125_000.0, 1_000_000.0]);
+        assert_eq!(row.over_by_hand, 2.0);
+        let text = text(&json::Chain { kernels: 1000, runs: 3, rows: vec![row] });
+        assert!(text.contains("500.00 us") && text.contains("250.00 us") && text.contains("2.00"), "{text}");
+    }
+}
