@@ -2,9 +2,18 @@
 
 #![cfg(not(dml_loom))]
 
+use dml::arenas::kit::{Signal, Signaller};
 use dml::arenas::{Discover, DiscoverOptions, launch};
-use dml::core::{Buffer, DeviceId, Launcher, Platform, SubmitError};
-use std::sync::Arc;
+use dml::core::{
+    Access, AcquireError, Buffer, DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit,
+    Platform, SubmitError, TransferError,
+};
+use dml_verify::random::Random;
+use dml_verify::{block_on, poll_once, watched};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 const SOURCE: &str = "
 kernel void scale(global const float* from, global float* to, float by, ulong end) {
@@ -66,4 +75,411 @@ fn a_chain_of_kernels_gives_what_one_after_the_other_gives() {
     assert!(a.read().unwrap().iter().all(|value| *value == expected));
     scene.platform.settle(scene.device).unwrap();
     assert!(scene.platform.leaked_grants().is_empty());
+}
+
+const WORDS: usize = 16;
+
+/// What a kernel does: `to = 3 * from + number`, word by word; or it fails.
+struct Job {
+    from: usize,
+    to: usize,
+    number: u32,
+    fails: bool,
+    ends: Signaller,
+}
+
+/// A gate that the kernels of a queue wait at.
+#[derive(Default)]
+struct Gate {
+    is_open: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn set(&self, is_open: bool) {
+        *self.is_open.lock().unwrap() = is_open;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut is_open = self.is_open.lock().unwrap();
+        while !*is_open {
+            is_open = self.changed.wait(is_open).unwrap();
+        }
+    }
+}
+
+/// A queue that runs kernels on main memory, one after the other, on a thread of its own.
+struct Queue {
+    jobs: Sender<Job>,
+    gate: Arc<Gate>,
+    is_in_order: bool,
+    /// The numbers of the kernels that fail.
+    fails: Mutex<Vec<u32>>,
+    /// What the next launch does instead.
+    refuses: Mutex<Option<Refuses>>,
+    /// The launched kernels: the addresses of their buffers, and their numbers.
+    launched: Mutex<Vec<(usize, usize, u32)>>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Refuses {
+    NotStarted,
+    Failed,
+    Panics,
+}
+
+impl Queue {
+    fn new(is_in_order: bool) -> Arc<Self> {
+        let (jobs, received): (_, Receiver<Job>) = channel();
+        let gate = Arc::new(Gate { is_open: Mutex::new(true), changed: Condvar::new() });
+        let passes = gate.clone();
+        std::thread::spawn(move || {
+            for Job { from, to, number, fails, ends } in received {
+                passes.pass();
+                if fails {
+                    let message = format!("kernel {number} trapped").into();
+                    ends.end(Err(TransferError::Framework { call: "queue", code: 7, message }));
+                    continue;
+                }
+                for word in 0..WORDS {
+                    let (from, to) = (from as *const u32, to as *mut u32);
+                    // SAFETY: the grants keep both buffers, and nobody else touches them, until the fence ends.
+                    unsafe { *to.add(word) = (*from.add(word)).wrapping_mul(3).wrapping_add(number) };
+                }
+                ends.end(Ok(0));
+            }
+        });
+        let (fails, refuses, launched) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Arc::new(Self { jobs, gate, is_in_order, fails, refuses, launched })
+    }
+}
+
+impl Launcher for Queue {
+    fn check(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
+        match arguments {
+            [LaunchArg::Buffer { .. }, LaunchArg::Buffer { .. }, LaunchArg::Scalar(_)] => Ok(()),
+            _ => Err(Misfit::Count { kernel: "step".to_owned(), takes: 3, given: arguments.len() }),
+        }
+    }
+
+    fn label(&self) -> Arc<str> {
+        "step".into()
+    }
+
+    fn runs_in_order(&self) -> bool {
+        self.is_in_order
+    }
+
+    fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
+        let [
+            LaunchArg::Buffer { buffer: from, .. },
+            LaunchArg::Buffer { buffer: to, .. },
+            LaunchArg::Scalar(number),
+        ] = launch.arguments
+        else {
+            panic!("they were checked")
+        };
+        let to = grants.slice_mut::<u32>(to).map_err(LaunchError::not_started)?.as_mut_ptr().addr();
+        let from = grants.slice::<u32>(from).map_err(LaunchError::not_started)?.as_ptr().addr();
+        match self.refuses.lock().unwrap().take() {
+            None => {}
+            Some(Refuses::NotStarted) => return Err(LaunchError::not_started("no room")),
+            Some(Refuses::Failed) => return Err(LaunchError::failed("half of it ran")),
+            Some(Refuses::Panics) => panic!("a bad launcher"),
+        }
+        let number = u32::try_from(*number).unwrap();
+        let fails = self.fails.lock().unwrap().contains(&number);
+        let (signal, ends) = Signal::new();
+        let mut launched = self.launched.lock().unwrap();
+        launched.push((from, to, number));
+        self.jobs.send(Job { from, to, number, fails, ends }).unwrap();
+        Ok(signal.fence())
+    }
+}
+
+/// A platform with the processor alone.
+fn host() -> (Platform, DeviceId) {
+    let platform = Platform::builder().discover_with(&DiscoverOptions::default().only(["cpu"])).unwrap();
+    let platform = platform.build().unwrap();
+    let cpu = platform.device("cpu").unwrap();
+    (platform, cpu)
+}
+
+fn words(platform: &Platform, value: u32) -> Buffer<u32> {
+    platform.buffer_from(vec![value; WORDS]).unwrap()
+}
+
+/// Submits one step.
+fn step(
+    (platform, cpu, queue): (&Platform, DeviceId, &Arc<Queue>),
+    (from, to): (&Buffer<u32>, &Buffer<u32>),
+    number: u32,
+) -> Result<dml::core::Submission, SubmitError> {
+    platform.submit(cpu, queue).read(from).write(to).scalar(number).items(1)
+}
+
+fn is_busy<T>(result: Result<T, AcquireError>) -> bool {
+    matches!(result, Err(AcquireError::Busy { .. }))
+}
+
+#[test]
+fn i29_kernels_follow_each_other_and_everybody_else_waits() {
+    let ((platform, cpu), queue) = (host(), Queue::new(true));
+    let (a, b, c) = (words(&platform, 1), words(&platform, 0), words(&platform, 9));
+    queue.gate.set(false);
+    let stream = (&platform, cpu, &queue);
+    let first = step(stream, (&a, &b), 10).unwrap();
+    let second = step(stream, (&b, &a), 20).unwrap();
+    let third = step(stream, (&a, &b), 30).unwrap();
+    assert_eq!([&first, &second, &third].map(|submission| submission.number()), [1, 2, 3]);
+    assert!(!first.has_ended());
+    // A view of the host, a plain acquire and a kernel of another kind wait; other buffers are free.
+    assert!(is_busy(platform.acquire(cpu).read(&b).try_now()));
+    assert!(is_busy(platform.acquire(cpu).write(&a).try_now()));
+    let other = Queue::new(false);
+    let refused = platform.submit(cpu, &other).read(&a).write(&c).scalar(1_u32).try_items(1);
+    assert!(matches!(refused, Err(SubmitError::Acquire(AcquireError::Busy { .. }))), "{refused:?}");
+    assert_eq!(*c.read().unwrap(), [9; WORDS]);
+    let reads = {
+        let b = b.clone();
+        watched("a view of the host", move || b.read().map(|view| view[0]))
+    };
+    queue.gate.set(true);
+    let a_now = 3 * (3 + 10) + 20;
+    assert_eq!(reads.join().unwrap(), 3 * a_now + 30);
+    third.wait().unwrap();
+    assert!(first.has_ended() && second.wait().is_ok());
+    assert_eq!(*a.read().unwrap(), [a_now; WORDS]);
+    platform.settle(cpu).unwrap();
+    assert!(platform.leaked_grants().is_empty());
+}
+
+#[test]
+fn i29_what_fails_poisons_what_it_and_those_behind_it_write() {
+    let ((platform, cpu), queue) = (host(), Queue::new(true));
+    let [a, b, c, d] = [1, 2, 3, 4].map(|value| words(&platform, value));
+    queue.gate.set(false);
+    queue.fails.lock().unwrap().push(20);
+    let stream = (&platform, cpu, &queue);
+    let before = step(stream, (&a, &b), 10).unwrap();
+    let failed = step(stream, (&b, &c), 20).unwrap();
+    let behind = step(stream, (&a, &d), 30).unwrap();
+    queue.gate.set(true);
+    before.wait().unwrap();
+    for submission in [&failed, &behind] {
+        let error = submission.wait().unwrap_err();
+        let said = error.to_string();
+        assert!(
+            matches!(&error, SubmitError::Failed { number: 2, kernel, device, .. }
+                if &**kernel == "step" && &**device == "cpu"),
+            "{error:?}"
+        );
+        assert!(said.starts_with("step, submission 2 of cpu, failed") && said.contains("trapped"), "{said}");
+    }
+    assert_eq!((a.read().unwrap()[0], b.read().unwrap()[0]), (1, 13));
+    for poisoned in [&c, &d] {
+        assert!(matches!(poisoned.read(), Err(AcquireError::Poisoned { .. })));
+    }
+    let settled = platform.settle(cpu);
+    assert!(matches!(settled, Err(SubmitError::Failed { number: 2, .. })), "{settled:?}");
+    platform.settle(cpu).expect("it was told");
+    // The stream is open again. What is overwritten is whole again.
+    step(stream, (&b, &c), 40).unwrap().wait().unwrap();
+    assert_eq!(c.read().unwrap()[0], 3 * 13 + 40);
+    let refused = step(stream, (&d, &c), 50).unwrap_err();
+    assert!(matches!(refused, SubmitError::Acquire(AcquireError::Poisoned { .. })), "{refused:?}");
+    assert_eq!(c.read().unwrap()[0], 3 * 13 + 40, "what is refused changes nothing");
+}
+
+#[test]
+fn i29_a_launch_that_is_refused_changes_nothing_and_one_that_failed_poisons() {
+    let ((platform, cpu), queue) = (host(), Queue::new(true));
+    let stream = (&platform, cpu, &queue);
+    for (refuses, started, text) in [
+        (Refuses::NotStarted, false, "step was not launched on cpu: no room"),
+        (Refuses::Failed, true, "step was not launched on cpu: half of it ran"),
+        (Refuses::Panics, true, "a bad launcher"),
+    ] {
+        let (a, b) = (words(&platform, 1), words(&platform, 2));
+        step(stream, (&b, &a), 5).unwrap();
+        *queue.refuses.lock().unwrap() = Some(refuses);
+        let error = step(stream, (&a, &b), 6).unwrap_err();
+        assert!(error.to_string().contains(text), "{error}");
+        assert!(
+            matches!(error, SubmitError::Launch { has_started, .. } if has_started == started),
+            "{error:?}"
+        );
+        assert_eq!(a.read().unwrap()[0], 11);
+        assert_eq!(b.read().map(|view| view[0]).is_ok(), !started);
+        assert!(platform.leaked_grants().is_empty());
+    }
+    let misfit = platform.submit(cpu, &queue).scalar(1_u32).items(1).unwrap_err();
+    assert!(matches!(misfit, SubmitError::Misfit(_)), "{misfit:?}");
+    let foreign = host().0;
+    let error = step(stream, (&words(&foreign, 1), &words(&platform, 1)), 1).unwrap_err();
+    assert!(matches!(error, SubmitError::Acquire(AcquireError::ForeignBuffer { .. })), "{error:?}");
+}
+
+#[test]
+fn a_stream_takes_no_more_than_it_has_room_for() {
+    let ((platform, cpu), queue) = (host(), Queue::new(true));
+    let (a, b) = (words(&platform, 1), words(&platform, 2));
+    queue.gate.set(false);
+    let mut submitted = 0;
+    let error = loop {
+        match platform.submit(cpu, &queue).read(&a).write(&b).scalar(1_u32).try_items(1) {
+            Ok(_) => submitted += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(&error, SubmitError::Full { device } if &**device == "cpu"), "{error:?}");
+    assert_eq!(submitted, 256);
+    let mut later = platform.submit(cpu, &queue).read(&a).write(&b).scalar(1_u32).items_async(1);
+    assert!(poll_once(&mut later).is_pending());
+    let waits = {
+        let (platform, queue, a, b) = (platform.clone(), queue.clone(), a.clone(), b.clone());
+        watched("room", move || step((&platform, cpu, &queue), (&a, &b), 2).map(drop))
+    };
+    queue.gate.set(true);
+    waits.join().unwrap();
+    block_on(later).unwrap().wait().unwrap();
+    platform.settle(cpu).unwrap();
+    assert_eq!(queue.launched.lock().unwrap().len(), 258);
+}
+
+#[test]
+fn a_future_launches_once_it_is_granted_and_not_at_all_if_it_is_dropped() {
+    let ((platform, cpu), queue) = (host(), Queue::new(true));
+    let (a, b) = (words(&platform, 1), words(&platform, 2));
+    let held = platform.acquire(cpu).read(&b).wait().unwrap();
+    let asked = || platform.submit(cpu, &queue).read(&a).write(&b).scalar(7_u32).items_async(1);
+    let (mut dropped, mut kept) = (asked(), asked());
+    assert!(poll_once(&mut dropped).is_pending() && poll_once(&mut kept).is_pending());
+    drop(dropped);
+    held.release().unwrap();
+    let submission = block_on(kept).unwrap();
+    block_on(submission.clone()).unwrap();
+    assert_eq!((submission.number(), b.read().unwrap()[0]), (1, 10));
+    assert_eq!(queue.launched.lock().unwrap().len(), 1);
+}
+
+/// Everything is dropped while kernels are in flight: they end, and so does all that they kept.
+#[test]
+fn what_is_forgotten_ends_by_itself() {
+    let ((platform, cpu), queue) = (host(), Queue::new(true));
+    queue.gate.set(false);
+    let (a, b) = (words(&platform, 1), words(&platform, 2));
+    let registered = Arc::new(());
+    step((&platform, cpu, &queue), (&a, &b), 1).unwrap();
+    step((&platform, cpu, &queue), (&b, &a), 2).unwrap();
+    let closed = watched("into_vec", move || b.into_vec());
+    drop((a, platform, registered));
+    queue.gate.set(true);
+    assert_eq!(closed.join().unwrap(), [4; WORDS]);
+    let queue = Arc::try_unwrap(queue).map(|queue| queue.launched.into_inner().unwrap().len());
+    assert_eq!(queue.ok(), Some(2), "nothing else keeps the launcher");
+}
+
+/// Random kernels of several threads over shared buffers equal the same kernels one after the other, in the
+/// order of their launches; and each thread's kernels on its own buffers are in its own order.
+#[test]
+fn i29_random_programs_equal_the_serial_run() {
+    for seed in 0..20 {
+        let ((platform, cpu), queue) = (host(), Queue::new(true));
+        let shared: Vec<_> = (0..4).map(|value| words(&platform, value)).collect();
+        let next = AtomicU64::new(1);
+        let firsts: Vec<(usize, u32)> = shared
+            .iter()
+            .map(|buffer| {
+                let grants = platform.acquire(cpu).read(buffer).wait().unwrap();
+                let slice = grants.slice::<u32>(buffer).unwrap();
+                (slice.as_ptr().addr(), slice[0])
+            })
+            .collect();
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let (platform, queue, shared, next) = (&platform, &queue, &shared, &next);
+                scope.spawn(move || {
+                    let mut random = Random::new(seed * 3 + thread);
+                    for _ in 0..200 {
+                        let from = random.below(4) as usize;
+                        let to = (from + 1 + random.below(3) as usize) % 4;
+                        if random.below(10) == 0 {
+                            drop(shared[from].read().unwrap());
+                            continue;
+                        }
+                        let number = next.fetch_add(1, Ordering::Relaxed) as u32;
+                        step((platform, cpu, queue), (&shared[from], &shared[to]), number).unwrap();
+                    }
+                });
+            }
+        });
+        platform.settle(cpu).unwrap();
+        let mut expected: std::collections::BTreeMap<usize, u32> = firsts.iter().copied().collect();
+        for &(from, to, number) in queue.launched.lock().unwrap().iter() {
+            let value = expected[&from].wrapping_mul(3).wrapping_add(number);
+            expected.insert(to, value);
+        }
+        for (buffer, (address, _)) in shared.iter().zip(&firsts) {
+            assert_eq!(*buffer.read().unwrap(), [expected[address]; WORDS], "seed {seed}");
+        }
+    }
+}
+
+/// With failures anywhere, every buffer holds what the serial run without the failed kernels and those
+/// behind them gives, or is poisoned.
+#[test]
+fn i29_random_failures_leave_the_serial_run_or_poison() {
+    let poisoned = AtomicBool::new(false);
+    for seed in 0..60 {
+        let ((platform, cpu), queue) = (host(), Queue::new(true));
+        let mut random = Random::new(seed);
+        let mut buffers: Vec<_> = (0..4).map(|value| words(&platform, value)).collect();
+        let mut values: Vec<Option<u32>> = (0..4).map(Some).collect();
+        for round in 0..10_u32 {
+            queue.gate.set(false);
+            // Kernels of one round are in flight together; the one that fails takes those behind it along.
+            let fails = random.below(8) as u32;
+            let mut has_failed = false;
+            for kernel in 0..6_u32 {
+                let from = random.below(4) as usize;
+                let to = (from + 1 + random.below(3) as usize) % 4;
+                let number = 100 * round + kernel;
+                if kernel == fails {
+                    queue.fails.lock().unwrap().push(number);
+                }
+                let submitted = step((&platform, cpu, &queue), (&buffers[from], &buffers[to]), number);
+                if submitted.is_err() {
+                    // What was poisoned before this round cannot be read.
+                    assert_eq!(values[from], None, "seed {seed}: {submitted:?}");
+                    continue;
+                }
+                has_failed |= kernel == fails;
+                let written = values[from].map(|value| value.wrapping_mul(3).wrapping_add(number));
+                values[to] = if has_failed { None } else { written };
+                if values[from].is_none() && !has_failed {
+                    panic!("seed {seed}: kernel {number} reads what is poisoned");
+                }
+            }
+            queue.gate.set(true);
+            let settled = platform.settle(cpu);
+            assert_eq!(settled.is_err(), has_failed, "seed {seed}: {settled:?}");
+            for (at, buffer) in buffers.iter_mut().enumerate() {
+                match (values[at], buffer.read()) {
+                    (Some(value), Ok(view)) => assert_eq!(*view, [value; WORDS], "seed {seed}"),
+                    (None, Err(AcquireError::Poisoned { .. })) => poisoned.store(true, Ordering::Relaxed),
+                    (value, read) => panic!("seed {seed}, buffer {at}: {value:?}, {:?}", read.map(|_| ())),
+                }
+            }
+            for (at, value) in values.iter_mut().enumerate().filter(|(_, value)| value.is_none()) {
+                // Half of what is poisoned is written again.
+                if random.below(2) == 0 {
+                    buffers[at] = words(&platform, 5);
+                    *value = Some(5);
+                }
+            }
+        }
+    }
+    assert!(poisoned.into_inner(), "something failed");
 }

@@ -86,6 +86,8 @@ struct State {
     wakers: Vec<(u64, Waker)>,
     /// The greatest number of a kernel that somebody awaits.
     awaited: u64,
+    /// The number up to which failures were told to those who settle the stream.
+    told: u64,
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -357,6 +359,17 @@ impl Stream {
         let state = self.state.lock();
         let covers = |failure: &&Failure| (failure.number..=failure.last).contains(&number);
         state.failed.iter().rev().find(covers).cloned()
+    }
+}
+
+impl Stream {
+    /// Returns the first failure up to a kernel that was not returned before.
+    pub(crate) fn untold(&self, number: u64) -> Option<Failure> {
+        let mut state = self.state.lock();
+        let told = state.told;
+        state.told = number.max(told);
+        let is_new = |failure: &&Failure| failure.number > told && failure.number <= number;
+        state.failed.iter().find(is_new).cloned()
     }
 }
 

@@ -460,11 +460,13 @@ impl Platform {
     /// Waits until all kernels that were submitted to a device so far have ended.
     ///
     /// # Errors
-    /// [`SubmitError::Failed`] if the last of them failed, or shares the failure of one before it;
-    /// [`SubmitError::Acquire`] if the device has no memory.
+    /// [`SubmitError::Failed`] with the first failure since the last call; [`SubmitError::Acquire`] if the
+    /// device has no memory.
     pub fn settle(&self, device: DeviceId) -> Result<(), SubmitError> {
-        let stream = self.0.streams.of(self.home_of(device)?).clone();
-        let (device, number) = (self.device_desc(device).name.clone(), stream.given());
-        Submission { stream, device, number }.wait()
+        let stream = self.0.streams.of(self.home_of(device)?);
+        let number = stream.given();
+        stream.settle(number);
+        let name = &self.device_desc(device).name;
+        stream.untold(number).map_or(Ok(()), |failure| Err(failed(name, failure)))
     }
 }

@@ -177,22 +177,23 @@ impl Requestors {
         }
     }
 
-    /// Records that the kernel of a grant has started. Returns the arena if the entry was joined to that of an
-    /// earlier kernel on its stream, so that many equal kernels cost no more than one.
+    /// Records that the kernel of a grant has started. Its entry takes the place of that of an equal kernel on
+    /// its stream, so that many equal kernels cost no more than one. Returns the arena if there was one.
     pub(super) fn start(&mut self, grant: OwnerId) -> Option<ArenaId> {
-        let place = self.place(grant)?;
+        let mut place = self.place(grant)?;
         let entry = &self.entries[place];
         let (arena, joins) = (entry.arena, entry.is_submission && self.index.is_none());
-        if joins && let Some(earlier) = self.on_stream(arena, &entry.claims) {
-            self.entries[earlier].kernels += 1;
-            self.swap_remove(place);
-            return Some(arena);
+        let earlier = joins.then(|| self.on_stream(arena, &entry.claims)).flatten();
+        let earlier = earlier.map(|earlier| self.swap_remove(earlier));
+        if let Some(earlier) = &earlier {
+            place = self.place(grant)?;
+            self.entries[place].kernels += earlier.kernels;
         }
         let entry = &mut self.entries[place];
         self.streamed.remove(entry);
         entry.phase = Phase::InFlight;
         self.streamed.add(entry);
-        None
+        earlier.map(|earlier| earlier.arena)
     }
 
     /// Returns the position of the first entry on a stream with these claims.
