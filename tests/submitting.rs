@@ -4,16 +4,17 @@
 
 use dml::arenas::kit::{Signal, Signaller};
 use dml::arenas::{Discover, DiscoverOptions, launch};
+use dml::core::record::EventKind;
 use dml::core::{
-    Access, AcquireError, Buffer, DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit,
+    AcquireError, Buffer, DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit,
     Platform, SubmitError, TransferError,
 };
+use dml_verify::history::{assert_history, violations};
 use dml_verify::random::Random;
-use dml_verify::{block_on, poll_once, watched};
+use dml_verify::{Audited, block_on, poll_once, watched};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
 
 const SOURCE: &str = "
 kernel void scale(global const float* from, global float* to, float by, ulong end) {
@@ -199,11 +200,52 @@ impl Launcher for Queue {
 }
 
 /// A platform with the processor alone.
-fn host() -> (Platform, DeviceId) {
+fn plain() -> (Platform, DeviceId) {
     let platform = Platform::builder().discover_with(&DiscoverOptions::default().only(["cpu"])).unwrap();
     let platform = platform.build().unwrap();
     let cpu = platform.device("cpu").unwrap();
     (platform, cpu)
+}
+
+/// The same, with a history that is checked.
+fn host() -> (Audited, DeviceId) {
+    let (platform, cpu) = plain();
+    (Audited::new(platform), cpu)
+}
+
+/// A history in which a kernel was granted beside another one is allowed only if both were on the stream, and
+/// ended in their order.
+#[test]
+fn i29_the_history_tells_kernels_on_a_stream_from_others() {
+    let ((platform, cpu), queue) = (plain(), Queue::new(true));
+    let recording = platform.record();
+    {
+        let (a, b) = (words(&platform, 1), words(&platform, 2));
+        queue.gate.set(false);
+        step((&platform, cpu, &queue), (&a, &b), 1).unwrap();
+        step((&platform, cpu, &queue), (&b, &a), 2).unwrap();
+        queue.gate.set(true);
+        platform.settle(cpu).unwrap();
+        drop((a, b));
+    }
+    let events = recording.finish();
+    assert_history(&platform, &events);
+    let launches: Vec<_> =
+        (0..events.len()).filter(|at| matches!(events[*at].kind, EventKind::Launched { .. })).collect();
+    assert_eq!(launches.len(), 4, "two kernels on two buffers");
+    for at in launches {
+        let mut without = events.clone();
+        without.remove(at);
+        assert!(!violations(&platform, &without).is_empty(), "without event {at} of {events:#?}");
+    }
+    // The ends of the two grants of a buffer change places.
+    let ends: Vec<_> = (0..events.len())
+        .filter(|at| events[*at].buffer == events[0].buffer)
+        .filter(|at| matches!(events[*at].kind, EventKind::Released { .. }))
+        .collect();
+    let mut swapped = events.clone();
+    swapped.swap(ends[0], ends[1]);
+    assert!(!violations(&platform, &swapped).is_empty());
 }
 
 fn words(platform: &Platform, value: u32) -> Buffer<u32> {
@@ -228,7 +270,7 @@ fn i29_kernels_follow_each_other_and_everybody_else_waits() {
     let ((platform, cpu), queue) = (host(), Queue::new(true));
     let (a, b, c) = (words(&platform, 1), words(&platform, 0), words(&platform, 9));
     queue.gate.set(false);
-    let stream = (&platform, cpu, &queue);
+    let stream = (&*platform, cpu, &queue);
     let first = step(stream, (&a, &b), 10).unwrap();
     let second = step(stream, (&b, &a), 20).unwrap();
     let third = step(stream, (&a, &b), 30).unwrap();
@@ -261,7 +303,7 @@ fn i29_what_fails_poisons_what_it_and_those_behind_it_write() {
     let [a, b, c, d] = [1, 2, 3, 4].map(|value| words(&platform, value));
     queue.gate.set(false);
     queue.fails.lock().unwrap().push(20);
-    let stream = (&platform, cpu, &queue);
+    let stream = (&*platform, cpu, &queue);
     let before = step(stream, (&a, &b), 10).unwrap();
     let failed = step(stream, (&b, &c), 20).unwrap();
     let behind = step(stream, (&a, &d), 30).unwrap();
@@ -295,7 +337,7 @@ fn i29_what_fails_poisons_what_it_and_those_behind_it_write() {
 #[test]
 fn i29_a_launch_that_is_refused_changes_nothing_and_one_that_failed_poisons() {
     let ((platform, cpu), queue) = (host(), Queue::new(true));
-    let stream = (&platform, cpu, &queue);
+    let stream = (&*platform, cpu, &queue);
     for (refuses, started, text) in [
         (Refuses::NotStarted, false, "step was not launched on cpu: no room"),
         (Refuses::Failed, true, "step was not launched on cpu: half of it ran"),
@@ -338,7 +380,7 @@ fn a_stream_takes_no_more_than_it_has_room_for() {
     let mut later = platform.submit(cpu, &queue).read(&a).write(&b).scalar(1_u32).items_async(1);
     assert!(poll_once(&mut later).is_pending());
     let waits = {
-        let (platform, queue, a, b) = (platform.clone(), queue.clone(), a.clone(), b.clone());
+        let (platform, queue, a, b) = (Platform::clone(&platform), queue.clone(), a.clone(), b.clone());
         watched("room", move || step((&platform, cpu, &queue), (&a, &b), 2).map(drop))
     };
     queue.gate.set(true);
@@ -367,7 +409,7 @@ fn a_future_launches_once_it_is_granted_and_not_at_all_if_it_is_dropped() {
 /// Everything is dropped while kernels are in flight: they end, and so does all that they kept.
 #[test]
 fn what_is_forgotten_ends_by_itself() {
-    let ((platform, cpu), queue) = (host(), Queue::new(true));
+    let ((platform, cpu), queue) = (plain(), Queue::new(true));
     queue.gate.set(false);
     let (a, b) = (words(&platform, 1), words(&platform, 2));
     let registered = Arc::new(());
@@ -399,7 +441,7 @@ fn i29_random_programs_equal_the_serial_run() {
             .collect();
         std::thread::scope(|scope| {
             for thread in 0..3 {
-                let (platform, queue, shared, next) = (&platform, &queue, &shared, &next);
+                let (platform, queue, shared, next) = (&*platform, &queue, &shared, &next);
                 scope.spawn(move || {
                     let mut random = Random::new(seed * 3 + thread);
                     for _ in 0..200 {
@@ -449,7 +491,7 @@ fn i29_random_failures_leave_the_serial_run_or_poison() {
                 if kernel == fails {
                     queue.fails.lock().unwrap().push(number);
                 }
-                let submitted = step((&platform, cpu, &queue), (&buffers[from], &buffers[to]), number);
+                let submitted = step((&*platform, cpu, &queue), (&buffers[from], &buffers[to]), number);
                 if submitted.is_err() {
                     // What was poisoned before this round cannot be read.
                     assert_eq!(values[from], None, "seed {seed}: {submitted:?}");

@@ -109,6 +109,8 @@ struct Byte {
 struct Holding {
     arena: ArenaId,
     claims: Claims,
+    /// Whether it was granted although kernels on the stream of its arena held some of its bytes.
+    is_behind: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +129,8 @@ struct Replay<'a> {
     lost: ArenaSet,
     lost_devices: DeviceSet,
     grants: BTreeMap<OwnerId, Holding>,
+    /// The grants of kernels on streams, in the order of their launches.
+    launched: Vec<OwnerId>,
     copies: Vec<Copy>,
     /// The finished copies of each request that is not granted yet.
     made_for: BTreeMap<OwnerId, Vec<Copy>>,
@@ -148,6 +152,7 @@ impl<'a> Replay<'a> {
             storage: data_in.into_iter().map(|arena| (arena, arena)).collect(),
             lost: ArenaSet::EMPTY,
             lost_devices: DeviceSet::EMPTY,
+            launched: Vec::new(),
             grants: BTreeMap::new(),
             copies: Vec::new(),
             made_for: BTreeMap::new(),
@@ -209,6 +214,7 @@ impl<'a> Replay<'a> {
             EventKind::Granted { grant, arena, ref claims, seq, .. } => {
                 self.granted(grant, arena, claims, seq)
             }
+            EventKind::Launched { grant } => self.launched.push(grant),
             EventKind::Released { grant, outcome, commit } => self.released(grant, outcome, commit),
             EventKind::Downgraded { grant, commit } => self.downgraded(grant, commit),
             EventKind::CopyStarted { owner, from, to, span, .. } => {
@@ -231,7 +237,7 @@ impl<'a> Replay<'a> {
                     let held =
                         self.grants.values().any(|of| !of.claims.is_empty()) || !self.copies.is_empty();
                     self.expect(!held, || "contents are replaced under a kernel or a copy".to_owned());
-                    self.commit(&Holding { arena, claims });
+                    self.commit(&Holding { arena, claims, is_behind: false });
                     let now = self.commit;
                     self.expect(commit == Some(now), || format!("the next commit is {now:?}"));
                 }
@@ -283,19 +289,25 @@ impl<'a> Replay<'a> {
         self.expect(seq == now, || format!("sees commit {seq:?}, the last is {now:?}"));
         let has_storage = claims.is_empty() || self.storage.contains_key(&arena);
         self.expect(has_storage, || format!("{arena} has no storage"));
+        // It may be granted beside kernels on the stream of its arena; then it must be launched there, too.
+        let before: Vec<OwnerId> =
+            self.launched.iter().copied().filter(|id| self.is_on(*id, arena)).collect();
+        let mut is_behind = false;
         for claim in claims {
             if claim.access.reads() {
                 let newest = self.at(claim.span).iter().map(|byte| byte.commit).max().unwrap_or_default();
                 self.expect(newest <= seq, || format!("{} was committed by {newest:?}", claim.span));
-                let stale = self.at(claim.span).iter().any(|byte| {
-                    !byte.valid.contains(arena) || byte.poisoned || byte.contents == Contents::Undefined
-                });
-                self.expect(!stale, || format!("{} is not valid in {arena}", claim.span));
+                if let Some(stale) = self.unfit(arena, claim.span, &before) {
+                    self.expect(false, || format!("{stale} is not valid in {arena}"));
+                }
             }
             let torn = claim.access.writes() && self.copies.iter().any(|copy| copy.span.overlaps(claim.span));
             self.expect(!torn, || format!("{} is being copied", claim.span));
             let held = |of: &Holding| of.claims.iter().any(|other| other.conflicts(claim));
-            let rivals: Vec<_> = self.grants.iter().filter(|(_, of)| held(of)).map(|(id, _)| *id).collect();
+            let mut rivals: Vec<_> =
+                self.grants.iter().filter(|(_, of)| held(of)).map(|(id, _)| *id).collect();
+            is_behind |= rivals.iter().any(|id| before.contains(id));
+            rivals.retain(|id| !before.contains(id));
             self.expect(rivals.is_empty(), || format!("{rivals:?} hold {}", claim.span));
         }
         for copy in self.made_for.remove(&grant).unwrap_or_default() {
@@ -304,8 +316,49 @@ impl<'a> Replay<'a> {
                 reads.filter_map(|claim| claim.span.intersection(copy.span)).map(Span::len).sum::<u64>();
             self.expect(wanted == copy.span.len(), || format!("{copy:?} brought what nobody asked to read"));
         }
-        let twice = self.grants.insert(grant, Holding { arena, claims: claims.clone() }).is_some();
+        let holding = Holding { arena, claims: claims.clone(), is_behind };
+        let twice = self.grants.insert(grant, holding).is_some();
         self.expect(!twice, || "granted twice".to_owned());
+    }
+
+    /// Returns whether a grant is through an arena.
+    fn is_on(&self, grant: OwnerId, arena: ArenaId) -> bool {
+        self.grants.get(&grant).is_some_and(|holding| holding.arena == arena)
+    }
+
+    /// Returns the first byte of a span that a kernel cannot read in an arena, apart from those that the
+    /// kernels `before` it write.
+    fn unfit(&self, arena: ArenaId, span: Span, before: &[OwnerId]) -> Option<u64> {
+        let written = |at: u64| {
+            let of = before.iter().filter_map(|id| self.grants.get(id)).flat_map(|holding| &holding.claims);
+            let at = Span::new(at, at + 1);
+            of.into_iter().any(|claim| claim.access.writes() && claim.span.overlaps(at))
+        };
+        let unfit = |byte: &Byte| {
+            !byte.valid.contains(arena) || byte.poisoned || byte.contents == Contents::Undefined
+        };
+        span.to_range().zip(self.at(span)).find(|(at, byte)| unfit(byte) && !written(*at)).map(|(at, _)| at)
+    }
+
+    /// Checks the end of a kernel that was granted behind others on its stream.
+    fn ends_behind(&mut self, grant: OwnerId, holding: &Holding) {
+        let place = self.launched.iter().position(|id| *id == grant);
+        self.expect(place.is_some(), || {
+            "granted behind kernels on a stream, and not launched there".to_owned()
+        });
+        let earlier = &self.launched[..place.unwrap_or_default()];
+        let overtakes = earlier.iter().find(|id| {
+            let other = self.grants.get(id).filter(|other| other.arena == holding.arena);
+            other.is_some_and(|other| other.claims.conflict(&holding.claims))
+        });
+        let overtakes = overtakes.copied();
+        self.expect(overtakes.is_none(), || {
+            format!("ends before {overtakes:?}, which was launched before it")
+        });
+        for claim in holding.claims.iter().filter(|claim| claim.access.reads()) {
+            let unfit = self.unfit(holding.arena, claim.span, &[]);
+            self.expect(unfit.is_none(), || format!("has read byte {unfit:?}, which is not valid there"));
+        }
     }
 
     /// Commits the writes of a grant. Returns whether the grant wrote anything.
@@ -330,6 +383,10 @@ impl<'a> Replay<'a> {
             self.found.push("released what was not granted".to_owned());
             return;
         };
+        if holding.is_behind && outcome == Outcome::Done {
+            self.ends_behind(grant, &holding);
+        }
+        self.launched.retain(|launched| *launched != grant);
         let committed = outcome == Outcome::Done && self.commit(&holding);
         let now = self.commit;
         self.expect(commit == committed.then_some(now), || format!("the next commit is {now:?}"));

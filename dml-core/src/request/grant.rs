@@ -524,6 +524,7 @@ impl Grants {
         let launched = self.grants.iter().map(|grant| {
             grant.launched_on();
             grant.written();
+            grant.buffer.0.read(|_| grant.buffer.0.record(|| EventKind::Launched { grant: grant.id }));
             (grant.buffer.clone(), grant.id)
         });
         launched.collect()

@@ -43,6 +43,12 @@ pub enum EventKind {
         /// The last commit that the kernel sees.
         seq: Seq,
     },
+    /// The kernel of a submission was launched on the stream of its arena. Others on that stream may now be
+    /// granted beside it.
+    Launched {
+        /// The grant of the kernel.
+        grant: OwnerId,
+    },
     /// A grant ended.
     Released {
         /// The grant that ended.
