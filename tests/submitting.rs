@@ -145,7 +145,8 @@ impl Queue {
                 }
                 for word in 0..WORDS {
                     let (from, to) = (from as *const u32, to as *mut u32);
-                    // SAFETY: the grants keep both buffers, and nobody else touches them, until the fence ends.
+                    // SAFETY: until the fence ends, the grants keep both buffers, and no other code touches
+                    // them.
                     unsafe { *to.add(word) = (*from.add(word)).wrapping_mul(3).wrapping_add(number) };
                 }
                 ends.end(Ok(0));

@@ -1,10 +1,10 @@
 //! The kernels submitted to a session, and the events that mark some of them.
 //!
 //! ```text
-//!   kernel 1, 2, … 64 ──▶ mark ──▶ 65, … ──▶ mark, because somebody asks for 70 ──▶ 71, …
+//!   kernel 1, 2, … 64 ──▶ mark ──▶ 65, … ──▶ mark, for a caller that asks for 70 ──▶ 71, …
 //! ```
-//! 1. The stream runs in order, so a kernel has ended when a mark behind it has. A fence of a submitted kernel
-//!    may therefore end later than the kernel, and never earlier.
+//! 1. The stream runs in order, so a kernel has ended when a mark behind it has. A fence of a submitted
+//!    kernel may therefore end later than the kernel, and never earlier.
 //! 2. Errors of CUDA stay, so the result of a mark is that of all kernels before it.
 //! 3. Marks hold no session: they are in one, and would keep it alive.
 
@@ -16,7 +16,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::task::{Poll, Waker};
 
-/// Number of kernels from one mark to the next, if nobody asks.
+/// Number of kernels from one mark to the next, if no waiter asks.
 const EVERY: u64 = 64;
 
 /// An event behind all kernels up to this number.

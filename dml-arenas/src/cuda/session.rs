@@ -513,7 +513,7 @@ impl Session {
         check(call, enqueue(lane.stream())).map_err(|failure| self.failed(failure))?;
         let (number, is_marked) = self.marks.launched();
         if is_marked {
-            // Without this mark, whoever asks makes one.
+            // Without this mark, a waiter makes one.
             let _ = self.mark_now();
         }
         drop(in_order);

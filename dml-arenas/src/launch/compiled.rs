@@ -4,8 +4,8 @@ use crate::compiled::{BuildCause, BuildError, CompiledKernel, CompiledLauncher};
 use dml_core::internal::sync::Arc;
 use dml_core::{DeviceId, Launcher, Platform};
 
-/// Builds a kernel for one device: OpenCL C for an OpenCL device, CUDA C or PTX for a GPU of CUDA. A kernel is
-/// a value that is cheap to clone, to be [submitted](Platform::submit) as often as one likes. Each device
+/// Builds a kernel for one device: OpenCL C for an OpenCL device, CUDA C or PTX for a GPU of CUDA. A kernel
+/// is a value that is cheap to clone, to be [submitted](Platform::submit) as often as one likes. Each device
 /// compiles a source once.
 ///
 /// # Examples

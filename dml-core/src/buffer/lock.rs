@@ -355,7 +355,8 @@ impl BufferInner {
         }
     }
 
-    /// Ends a grant. `writer` holds its arena, its claims and its origin, for errors about bytes that it poisons.
+    /// Ends a grant. `writer` holds its arena, its claims and its origin, for errors about bytes that it
+    /// poisons.
     pub(crate) fn release(
         &self,
         grant: OwnerId,

@@ -3,10 +3,10 @@
 //! ```text
 //!   submit ──push──▶ queue: n, n + 1, …  ──first──▶ reaper: waits for its kernel, ends its grants ──▶ settled
 //! ```
-//! 1. A kernel gets its number after its launch has returned and before a submission that conflicts with it is
-//!    granted. So the numbers of conflicting kernels are in the order of their launches.
-//! 2. After the first failure, all kernels in the queue end as failed. So does a kernel whose request was made
-//!    before, because it may have read what the failed one should have written.
+//! 1. A kernel gets its number after its launch has returned, and before a submission that conflicts with it
+//!    is granted. So the numbers of conflicting kernels are in the order of their launches.
+//! 2. After the first failure, all kernels in the queue end as failed. So does a kernel whose request was
+//!    made before, because it may have read what the failed one should have written.
 //! 3. The reaper is one thread for each arena. It sleeps while the queue is empty.
 
 use crate::base::guard::guard;
@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of kernels in the queue of one stream. It bounds the memory that they keep.
 const MOST_IN_FLIGHT: u64 = 256;
-/// Number of kernels that end before somebody goes on who waits for room.
+/// Number of kernels that end before a caller that waits for room goes on.
 const ROOM: u64 = 64;
-/// The time after which the reaper looks which kernels have ended, if nobody awaits one.
+/// The time after which the reaper looks which kernels have ended, if no caller awaits one.
 const DOZE: Duration = Duration::from_millis(1);
 /// Maximum number of failures that a stream remembers, for those that ask later.
 const MOST_FAILURES: usize = 64;
@@ -84,9 +84,9 @@ struct State {
     /// The last failures.
     failed: VecDeque<Failure>,
     wakers: Vec<(u64, Waker)>,
-    /// The greatest number of a kernel that somebody awaits.
+    /// The greatest number of a kernel that a caller awaits.
     awaited: u64,
-    /// The number up to which failures were told to those who settle the stream.
+    /// The number up to which failures were told to the callers that settle the stream.
     told: u64,
 }
 
@@ -118,7 +118,7 @@ impl Entry {
 }
 
 impl Streams {
-    /// Has all kernels ended, because somebody waits for the end of a grant.
+    /// Has all kernels ended, because a request waits for the end of a grant.
     pub(crate) fn hurry(&self) {
         self.0.iter().for_each(|stream| stream.hurry_all());
     }
@@ -199,7 +199,7 @@ impl Stream {
 
     /// Ends kernels in their order; with `stays`, until the platform is gone.
     ///
-    /// It blocks only for a kernel that somebody awaits. Otherwise it looks from time to time which kernels
+    /// It blocks only for a kernel that a caller awaits. Otherwise it looks from time to time which kernels
     /// have ended, so that short kernels cost no switch of threads each.
     fn reap(&self, stays: bool) {
         let mut state = self.state.lock();
@@ -323,7 +323,7 @@ impl Stream {
         }
     }
 
-    /// Wakes the reaper, because somebody awaits a kernel.
+    /// Wakes the reaper, because a caller awaits a kernel.
     fn hurry(&self, state: &mut State, number: u64) {
         state.awaited = state.awaited.max(number);
         if matches!(state.reaper, Reaper::Sleeps | Reaper::Dozes) {
@@ -332,7 +332,7 @@ impl Stream {
         }
     }
 
-    /// Has all kernels ended that have a number, because somebody waits for the end of a grant.
+    /// Has all kernels ended that have a number, because a request waits for the end of a grant.
     pub(crate) fn hurry_all(&self) {
         if !self.has_settled(self.given()) {
             let mut state = self.state.lock();

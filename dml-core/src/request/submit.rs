@@ -105,8 +105,8 @@ impl From<[u64; 3]> for Items {
 /// # Order
 /// The kernels that one thread submits act as if each had ended before the next one began, whatever buffers
 /// they name. Kernels of one device whose launcher [runs in order](Launcher::runs_in_order) do not wait for
-/// each other in that: a kernel queues on the device behind those that it depends on. Everybody else who wants
-/// the bytes waits until the kernel has ended: another device, a view of the host, a plain
+/// each other in that: a kernel queues on the device behind those that it depends on. Other uses of the bytes
+/// wait until the kernel has ended: on another device, in a view of the host, or under a plain
 /// [acquire](Platform::acquire).
 ///
 /// # Failures

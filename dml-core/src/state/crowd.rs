@@ -177,8 +177,8 @@ impl Requestors {
         }
     }
 
-    /// Records that the kernel of a grant has started. Its entry takes the place of that of an equal kernel on
-    /// its stream, so that many equal kernels cost no more than one. Returns the arena if there was one.
+    /// Records that the kernel of a grant has started. Its entry replaces that of an equal kernel on its
+    /// stream, so that many equal kernels cost no more than one. Returns the arena if there was one.
     pub(super) fn start(&mut self, grant: OwnerId) -> Option<ArenaId> {
         let mut place = self.place(grant)?;
         let entry = &self.entries[place];

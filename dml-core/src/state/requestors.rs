@@ -34,8 +34,8 @@ pub struct Requestor {
     pub seq_at_grant: Seq,
     /// Whether the kernel runs on the stream of its arena, behind the kernels submitted before it.
     pub is_submission: bool,
-    /// The number of kernels that this entry stands for: 1, or as many as are on a stream with equal claims. The
-    /// grant is then that of the last one.
+    /// The number of kernels that this entry stands for: 1, or as many as are on a stream with equal claims.
+    /// The grant is then that of the last one.
     pub kernels: u32,
     /// Whether any claim writes.
     writes: bool,

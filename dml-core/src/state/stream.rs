@@ -1,9 +1,9 @@
 //! Submissions: kernels that follow each other on the stream of an arena.
 //!
-//! A submission is a grant whose kernel runs behind the kernels submitted before it through the same arena, in
-//! the order in which they started. Its request therefore does not wait for them: it is granted beside them,
-//! and reads what they will have written. All others wait until its grant has ended, as for any grant. The
-//! caller ends the grants of one stream in the order of their kernels. When a kernel fails, it ends those
+//! A submission is a grant whose kernel runs behind the kernels submitted before it through the same arena,
+//! in the order in which they started. Its request therefore does not wait for them: it is granted beside
+//! them, and reads what they will have written. All others wait until its grant has ended, as for any grant.
+//! The caller ends the grants of one stream in the order of their kernels. When a kernel fails, it ends those
 //! behind it as failed too.
 
 use super::{BufferState, Requestor};

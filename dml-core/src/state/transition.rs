@@ -128,8 +128,8 @@ impl BufferState {
         }
     }
 
-    /// Reports `Busy` if a kernel or a copy conflicts with the claims. Kernels on the stream that a submission
-    /// follows do not.
+    /// Reports `Busy` if a kernel or a copy conflicts with the claims. Kernels on the stream that a
+    /// submission follows do not.
     pub(super) fn conflicts(&self, claims: &Claims, stream: Option<ArenaId>) -> Result<(), Begin> {
         let busy = |reason| Begin::Busy { reason, needs_idle: ArenaSet::EMPTY };
         if self.requestors.conflict(claims, stream) {

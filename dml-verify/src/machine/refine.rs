@@ -1,8 +1,9 @@
 //! The refinement of streams: after settling, the machine with streams is the machine with grants alone.
 //!
-//! One program runs on two machines. On the first, submissions stay on their stream, and everybody else settles
-//! it first, submissions to another stream included. (Users that are present at once may be given other copies
-//! and map states than users one after the other, with or without streams.) On the second, every use is a grant that ends before the next use begins.
+//! One program runs on two machines. On the first, submissions stay on their stream, and everybody else
+//! settles it first, submissions to another stream included. (Users that are present at once may be given
+//! other copies and map states than users one after the other, with or without streams.) On the second, every
+//! use is a grant that ends before the next use begins.
 
 use super::{Asked, LEN, Machine, Op, request};
 use dml_core::internal::state::{Execution, Initial, Outcome, Routes};
@@ -74,14 +75,14 @@ pub fn refine(platform: &Platform, zeroed: bool, ops: &[Op]) -> u64 {
     kernels
 }
 
-/// Makes a request that waits for nobody, and carries out its plan. Returns whether it was granted.
+/// Makes a request that waits for no other, and carries out its plan. Returns whether it was granted.
 fn use_once(machine: &mut Machine, routes: &dyn Routes, asks: impl FnOnce(&mut Machine) -> Asked) -> bool {
     let asked = asks(machine);
     let plan = |machine: &Machine| machine.running().next().map(Execution::owner);
     while let Some(owner) = plan(machine) {
         machine.advance(routes, owner, 0);
     }
-    assert_ne!(asked, Asked::Busy, "nobody else is there\n{machine:#?}");
+    assert_ne!(asked, Asked::Busy, "no other user is there\n{machine:#?}");
     matches!(asked, Asked::Granted | Asked::Running)
 }
 

@@ -46,6 +46,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "tests/functions.rs",
     "tests/kernels/",
     "tests/launching.rs",
+    "tests/submitting.rs",
     "tests/loom/helpers.rs",
 ];
 

@@ -1,4 +1,4 @@
-//! Kernels that follow each other on a stream, and everybody who waits for them.
+//! Kernels that follow each other on a stream, and the requests that wait for them.
 
 use super::super::testbed::{Bench, Driver, GPU_ARENA, GPU2_ARENA, LEN, MAIN_ARENA, claim};
 use super::super::{Begin, BusyReason, Outcome, Refusal, Remains, Request, Status, Step};
