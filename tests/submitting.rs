@@ -115,6 +115,8 @@ struct Queue {
     jobs: Sender<Job>,
     gate: Arc<Gate>,
     is_in_order: bool,
+    /// Whether its fences can only be waited for.
+    blocks: AtomicBool,
     /// The numbers of the kernels that fail.
     fails: Mutex<Vec<u32>>,
     /// What the next launch does instead.
@@ -153,7 +155,8 @@ impl Queue {
             }
         });
         let (fails, refuses, launched) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Arc::new(Self { jobs, gate, is_in_order, fails, refuses, launched })
+        let blocks = AtomicBool::new(false);
+        Arc::new(Self { jobs, gate, is_in_order, blocks, fails, refuses, launched })
     }
 }
 
@@ -196,7 +199,11 @@ impl Launcher for Queue {
         let mut launched = self.launched.lock().unwrap();
         launched.push((from, to, number));
         self.jobs.send(Job { from, to, number, fails, ends }).unwrap();
-        Ok(signal.fence())
+        let fence = signal.fence();
+        match self.blocks.load(Ordering::Relaxed) {
+            true => Ok(Fence::running(move || fence.wait())),
+            false => Ok(fence),
+        }
     }
 }
 
@@ -410,18 +417,36 @@ fn a_future_launches_once_it_is_granted_and_not_at_all_if_it_is_dropped() {
 /// Everything is dropped while kernels are in flight: they end, and so does all that they kept.
 #[test]
 fn what_is_forgotten_ends_by_itself() {
-    let ((platform, cpu), queue) = (plain(), Queue::new(true));
-    queue.gate.set(false);
-    let (a, b) = (words(&platform, 1), words(&platform, 2));
-    let registered = Arc::new(());
-    step((&platform, cpu, &queue), (&a, &b), 1).unwrap();
-    step((&platform, cpu, &queue), (&b, &a), 2).unwrap();
-    let closed = watched("into_vec", move || b.into_vec());
-    drop((a, platform, registered));
-    queue.gate.set(true);
-    assert_eq!(closed.join().unwrap(), [4; WORDS]);
-    let queue = Arc::try_unwrap(queue).map(|queue| queue.launched.into_inner().unwrap().len());
-    assert_eq!(queue.ok(), Some(2), "nothing else keeps the launcher");
+    for blocks in [false, true] {
+        let ((platform, cpu), queue) = (plain(), Queue::new(true));
+        queue.blocks.store(blocks, Ordering::Relaxed);
+        queue.gate.set(false);
+        let (a, b) = (words(&platform, 1), words(&platform, 2));
+        step((&platform, cpu, &queue), (&a, &b), 1).unwrap();
+        step((&platform, cpu, &queue), (&b, &a), 2).unwrap();
+        let closed = watched("into_vec", move || b.into_vec());
+        drop((a, platform));
+        queue.gate.set(true);
+        assert_eq!(closed.join().unwrap(), [4; WORDS]);
+    }
+}
+
+/// No call waits for the kernel: the stream ends it by itself, and gives its buffer back.
+#[test]
+fn a_kernel_that_no_call_waits_for_ends() {
+    for blocks in [false, true] {
+        let ((platform, cpu), queue) = (host(), Queue::new(true));
+        queue.blocks.store(blocks, Ordering::Relaxed);
+        let (a, b) = (words(&platform, 1), words(&platform, 2));
+        let submission = step((&*platform, cpu, &queue), (&a, &b), 1).unwrap();
+        let ends = watched("the end", move || {
+            while !submission.has_ended() {
+                std::thread::yield_now();
+            }
+        });
+        ends.join();
+        assert!(platform.leaked_grants().is_empty());
+    }
 }
 
 /// Random kernels of several threads over shared buffers equal the same kernels one after the other, in the

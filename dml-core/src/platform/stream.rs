@@ -86,6 +86,8 @@ struct State {
     wakers: Vec<(u64, Waker)>,
     /// The greatest number of a kernel that a caller awaits.
     awaited: u64,
+    /// The number of threads that wait for the end of a kernel.
+    waiting: usize,
     /// The number up to which failures were told to the callers that settle the stream.
     told: u64,
 }
@@ -109,12 +111,6 @@ struct Entry {
     work: Option<Box<dyn Work>>,
     /// Whether it ends as failed whatever its kernel does.
     is_doomed: bool,
-}
-
-impl Entry {
-    fn has_ended(&self) -> bool {
-        self.work.as_ref().is_some_and(|work| guard(|| work.has_ended()).unwrap_or(false))
-    }
 }
 
 impl Streams {
@@ -199,48 +195,63 @@ impl Stream {
 
     /// Ends kernels in their order; with `stays`, until the platform is gone.
     ///
-    /// It blocks only for a kernel that a caller awaits. Otherwise it looks from time to time which kernels
-    /// have ended, so that short kernels cost no switch of threads each.
+    /// It blocks for a kernel that a caller awaits, and for one that has not ended when it looks a second
+    /// time. Otherwise it looks from time to time which kernels have ended, so that short kernels cost no
+    /// switch of threads each.
     fn reap(&self, stays: bool) {
         let mut state = self.state.lock();
-        let mut is_idle = false;
+        // Whether the queue was empty at the last look, and the number of the kernel that had not ended then.
+        let (mut was_empty, mut running) = (false, 0);
         loop {
-            let first = state.queue.front().map(|entry| entry.number);
-            let awaited = first.and_then(|first| Some(state.awaited.checked_sub(first)? as usize));
-            if let Some(last) = awaited.map(|last| last.min(state.queue.len() - 1)) {
-                let Some(mut work) = state.queue[last].work.take() else { return };
-                drop(state);
-                work.wait();
-                state = self.state.lock();
-                state.queue[last].work = Some(work);
-                state = self.end(state, last + 1);
-                is_idle = false;
-                continue;
-            }
-            match first {
-                None if state.reaper == Reaper::Over => return,
-                None if !stays => {
+            let Some(first) = state.queue.front().map(|entry| entry.number) else {
+                if state.reaper == Reaper::Over {
+                    return;
+                }
+                if !stays {
                     state.reaper = Reaper::None;
                     return;
                 }
-                None if is_idle => {
+                if was_empty {
                     state.reaper = Reaper::Sleeps;
                     state = self.has_come.wait(state);
-                }
-                None => {
-                    is_idle = true;
+                } else {
                     state = self.doze(state);
                 }
-                Some(_) => {
-                    let ended = state.queue.iter().take_while(|entry| entry.has_ended()).count();
-                    state = self.end(state, ended);
-                    is_idle = false;
-                    if state.awaited < self.given() {
-                        state = self.doze(state);
-                    }
-                }
+                was_empty = true;
+                continue;
+            };
+            was_empty = false;
+            let awaited = state.awaited.checked_sub(first).or((first == running).then_some(0));
+            if let Some(awaited) = awaited {
+                let last = (awaited as usize).min(state.queue.len() - 1);
+                state = self.with_work(state, last, |work| work.wait()).0;
+                state = self.end(state, last + 1);
+                continue;
+            }
+            let (now, has_ended) = self.with_work(state, 0, |work| work.has_ended());
+            state = now;
+            if has_ended == Some(true) {
+                state = self.end(state, 1);
+            } else {
+                running = first;
+                state = self.doze(state);
             }
         }
+    }
+
+    /// Calls foreign code of a kernel in the queue, without the lock. Only the reaper removes kernels.
+    fn with_work<'a, R>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        place: usize,
+        act: impl FnOnce(&mut dyn Work) -> R,
+    ) -> (MutexGuard<'a, State>, Option<R>) {
+        let Some(mut work) = state.queue[place].work.take() else { return (state, None) };
+        drop(state);
+        let result = guard(|| act(&mut *work)).ok();
+        let mut state = self.state.lock();
+        state.queue[place].work = Some(work);
+        (state, result)
     }
 
     fn doze<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
@@ -260,7 +271,7 @@ impl Stream {
         for _ in 0..kernels {
             state = self.end_first(state);
         }
-        if kernels > 0 {
+        if kernels > 0 && state.waiting > 0 {
             self.has_ended.notify_all();
         }
         state
@@ -319,7 +330,9 @@ impl Stream {
         let mut state = self.state.lock();
         while !self.has_settled(number) {
             self.hurry(&mut state, number);
+            state.waiting += 1;
             state = self.has_ended.wait(state);
+            state.waiting -= 1;
         }
     }
 

@@ -69,6 +69,11 @@ impl InFlight {
         self.kernel.as_ref().is_none_or(ended)
     }
 
+    /// Returns whether the only way to learn the end of the kernel is to block.
+    pub(super) fn blocks(&self) -> bool {
+        self.kernel.as_ref().is_some_and(Fence::blocks)
+    }
+
     fn ended(&mut self, ended: Result<u64, TransferError>) -> Result<Grants, TransferError> {
         let grants = self.grants.take().ok_or(TransferError::Finished)?;
         match ended {

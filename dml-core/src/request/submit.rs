@@ -325,7 +325,8 @@ impl Work for InFlight {
     }
 
     fn has_ended(&self) -> bool {
-        InFlight::has_ended(self)
+        // A kernel that can only be waited for counts as ended, so that it is.
+        InFlight::has_ended(self) || self.blocks()
     }
 
     fn end(self: Box<Self>, fails: bool) -> Result<(), Cause> {
