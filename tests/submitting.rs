@@ -371,6 +371,29 @@ fn i29_a_launch_that_is_refused_changes_nothing_and_one_that_failed_poisons() {
     assert!(matches!(error, SubmitError::Acquire(AcquireError::ForeignBuffer { .. })), "{error:?}");
 }
 
+/// A launch that fails after it began has written where a kernel in flight does. The kernel's end commits
+/// nothing of that.
+#[test]
+fn i29_a_failed_launch_is_not_covered_up_by_the_kernel_before_it() {
+    let ((platform, cpu), queue) = (host(), Queue::new(true));
+    let [a, b, c] = [1, 2, 3].map(|value| words(&platform, value));
+    let stream = (&*platform, cpu, &queue);
+    queue.gate.set(false);
+    let first = step(stream, (&a, &b), 10).unwrap();
+    *queue.refuses.lock().unwrap() = Some(Refuses::Failed);
+    let fails = {
+        let (platform, queue, a, b) = (Platform::clone(&platform), queue.clone(), a.clone(), b.clone());
+        watched("a failed launch", move || step((&platform, cpu, &queue), (&a, &b), 20).unwrap_err())
+    };
+    queue.gate.set(true);
+    let error = fails.join();
+    assert!(matches!(error, SubmitError::Launch { has_started: true, .. }), "{error:?}");
+    first.wait().unwrap();
+    assert!(matches!(b.read(), Err(AcquireError::Poisoned { .. })));
+    step(stream, (&a, &c), 30).unwrap().wait().unwrap();
+    assert_eq!(c.read().unwrap()[0], 33, "the stream is open");
+}
+
 #[test]
 fn a_stream_takes_no_more_than_it_has_room_for() {
     let ((platform, cpu), queue) = (host(), Queue::new(true));
@@ -408,7 +431,12 @@ fn a_future_launches_once_it_is_granted_and_not_at_all_if_it_is_dropped() {
     assert!(poll_once(&mut dropped).is_pending() && poll_once(&mut kept).is_pending());
     drop(dropped);
     held.release().unwrap();
-    let submission = block_on(kept).unwrap();
+    let submission = block_on(&mut kept).unwrap();
+    let again = poll_once(&mut kept);
+    assert!(
+        matches!(again, std::task::Poll::Ready(Err(SubmitError::Acquire(AcquireError::Finished)))),
+        "{again:?}"
+    );
     block_on(submission.clone()).unwrap();
     assert_eq!((submission.number(), b.read().unwrap()[0]), (1, 10));
     assert_eq!(queue.launched.lock().unwrap().len(), 1);

@@ -132,6 +132,10 @@ impl Submitted {
             self.ended(mark);
             Ok(())
         });
+        if result.is_err() {
+            // The kernel may still run, so wait for it while `keep` is alive.
+            self.session.drain();
+        }
         self.keep = None;
         self.awaited = None;
         result.map(|()| 0)
@@ -158,6 +162,8 @@ impl Completion for Submitted {
         match self.mark() {
             Ok(None) => true,
             Ok(Some(mark)) => {
+                // Only the wait reports a driver that cannot be called.
+                let Ok(_entered) = self.session.enter_lost() else { return true };
                 let has_come = self.session.has_come(mark.1.0);
                 if has_come {
                     self.ended(mark);

@@ -527,6 +527,14 @@ impl Session {
         self.mark_now().map_err(|failure| self.failed(failure))
     }
 
+    /// Waits for the kernels' stream after a failure.
+    pub(super) fn drain(&self) {
+        if let Ok(_entered) = self.enter_lost() {
+            // SAFETY: a live stream.
+            let _ = unsafe { cuStreamSynchronize(self.lane(Way::Kernels).stream()) };
+        }
+    }
+
     /// Records a mark. The context must be current, and no other thread may enqueue.
     fn mark_now(&self) -> Result<(), Failure> {
         let event = self.raw_event()?;

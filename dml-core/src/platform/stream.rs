@@ -9,9 +9,10 @@
 //!    made before, because it may have read what the failed one should have written.
 //! 3. The reaper is one thread for each arena. It sleeps while the queue is empty.
 
-use crate::base::guard::guard;
+use crate::base::guard::{guard, quietly};
 use crate::base::helpers::Helpers;
 use crate::base::sync::{Arc, Condvar, Mutex, MutexGuard};
+use crate::memory::error::TransferError;
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
@@ -26,7 +27,7 @@ const ROOM: u64 = 64;
 /// The time after which the reaper looks which kernels have ended, if no caller awaits one.
 const DOZE: Duration = Duration::from_millis(1);
 /// Maximum number of failures that a stream remembers, for those that ask later.
-const MOST_FAILURES: usize = 64;
+const MOST_FAILURES: usize = 1024;
 
 /// The cause of a failure.
 pub(crate) type Cause = Arc<dyn Error + Send + Sync>;
@@ -51,8 +52,8 @@ pub(crate) struct Failure {
     /// Its label.
     pub(crate) label: Arc<str>,
     pub(crate) cause: Cause,
-    /// The number of the last kernel that ended as failed with it.
-    last: u64,
+    /// The first and the last of some neighbours that ended as failed with it.
+    of: (u64, u64),
 }
 
 /// The streams of a platform, by arena.
@@ -86,8 +87,10 @@ struct State {
     wakers: Vec<(u64, Waker)>,
     /// The greatest number of a kernel that a caller awaits.
     awaited: u64,
-    /// The number of threads that wait for the end of a kernel.
-    waiting: usize,
+    /// The kernels for which threads wait.
+    waiting: Vec<u64>,
+    /// The process of the reaper.
+    process: u32,
     /// The number up to which failures were told to the callers that settle the stream.
     told: u64,
 }
@@ -130,7 +133,7 @@ impl Streams {
 
 impl Drop for Streams {
     fn drop(&mut self) {
-        // Each kernel in flight keeps the platform alive, so the queues are empty.
+        // Each kernel with buffers keeps the platform alive. The reaper still ends those without.
         for stream in &self.0 {
             stream.state.lock().reaper = Reaper::Over;
             stream.has_come.notify_all();
@@ -155,14 +158,14 @@ impl Stream {
     }
 
     /// Waits until there is room for another kernel. The caller must hold no grants.
-    pub(crate) fn wait_for_room(&self) {
+    pub(crate) fn wait_for_room(self: &Arc<Self>) {
         if !self.has_room() {
             self.settle(self.in_the_way() + ROOM);
         }
     }
 
     /// As [`wait_for_room`](Self::wait_for_room), for a future.
-    pub(crate) fn poll_room(&self, waker: &Waker) -> Poll<()> {
+    pub(crate) fn poll_room(self: &Arc<Self>, waker: &Waker) -> Poll<()> {
         if self.poll(self.in_the_way(), waker) { Poll::Ready(()) } else { Poll::Pending }
     }
 
@@ -174,41 +177,54 @@ impl Stream {
         self.given.store(number, Ordering::Release);
         let is_doomed = self.failures() != failures;
         state.queue.push_back(Entry { number, label, work: Some(work), is_doomed });
-        match state.reaper {
-            Reaper::Runs | Reaper::Dozes | Reaper::Over => {}
-            Reaper::Sleeps => {
-                state.reaper = Reaper::Runs;
-                self.has_come.notify_all();
-            }
-            Reaper::None => {
-                state.reaper = Reaper::Runs;
-                drop(state);
-                let stream = self.clone();
-                if Helpers::shared().call(move || stream.reap(true)).is_err() {
-                    // Without a thread, this one ends what there is.
-                    self.reap(false);
-                }
-            }
+        if state.reaper == Reaper::Sleeps {
+            state.reaper = Reaper::Runs;
+            self.has_come.notify_all();
         }
+        drop(self.reaped(state, number));
         number
     }
 
-    /// Ends kernels in their order; with `stays`, until the platform is gone.
+    /// Starts the reaper, if there is none and something to do. Without a thread for it, this one ends the
+    /// kernels up to `number`.
+    fn reaped<'a>(
+        self: &'a Arc<Self>,
+        mut state: MutexGuard<'a, State>,
+        number: u64,
+    ) -> MutexGuard<'a, State> {
+        let process = std::process::id();
+        if state.process != process {
+            // A fork has none of its parent's threads.
+            (state.process, state.reaper) = (process, Reaper::None);
+        }
+        if state.reaper != Reaper::None || state.queue.is_empty() {
+            return state;
+        }
+        state.reaper = Reaper::Runs;
+        drop(state);
+        let stream = self.clone();
+        if Helpers::shared().call(move || stream.reap(u64::MAX)).is_err() {
+            self.reap(number);
+        }
+        self.state.lock()
+    }
+
+    /// Ends kernels in their order, up to `until` or the end of the platform.
     ///
     /// It blocks for a kernel that a caller awaits, and for one that has not ended when it looks a second
     /// time. Otherwise it looks from time to time which kernels have ended, so that short kernels cost no
     /// switch of threads each.
-    fn reap(&self, stays: bool) {
+    fn reap(&self, until: u64) {
         let mut state = self.state.lock();
         // Whether the queue was empty at the last look, and the number of the kernel that had not ended then.
         let (mut was_empty, mut running) = (false, 0);
         loop {
+            if self.has_settled(until) {
+                state.reaper = Reaper::None;
+                return;
+            }
             let Some(first) = state.queue.front().map(|entry| entry.number) else {
                 if state.reaper == Reaper::Over {
-                    return;
-                }
-                if !stays {
-                    state.reaper = Reaper::None;
                     return;
                 }
                 if was_empty {
@@ -221,36 +237,34 @@ impl Stream {
                 continue;
             };
             was_empty = false;
-            let awaited = state.awaited.checked_sub(first).or((first == running).then_some(0));
-            if let Some(awaited) = awaited {
-                let last = (awaited as usize).min(state.queue.len() - 1);
-                state = self.with_work(state, last, |work| work.wait()).0;
-                state = self.end(state, last + 1);
+            if state.awaited >= first || first == running || until != u64::MAX {
+                // One after the other: a later kernel may wait for what an earlier one holds.
+                state = self.with_first(state, |work| work.wait()).0;
+                state = self.end_first(state);
                 continue;
             }
-            let (now, has_ended) = self.with_work(state, 0, |work| work.has_ended());
+            let (now, has_ended) = self.with_first(state, |work| work.has_ended());
             state = now;
             if has_ended == Some(true) {
-                state = self.end(state, 1);
-            } else {
+                state = self.end_first(state);
+            } else if state.awaited < first {
                 running = first;
                 state = self.doze(state);
             }
         }
     }
 
-    /// Calls foreign code of a kernel in the queue, without the lock. Only the reaper removes kernels.
-    fn with_work<'a, R>(
+    /// Calls foreign code of the first kernel, without the lock. Only the reaper removes kernels.
+    fn with_first<'a, R>(
         &'a self,
         mut state: MutexGuard<'a, State>,
-        place: usize,
         act: impl FnOnce(&mut dyn Work) -> R,
     ) -> (MutexGuard<'a, State>, Option<R>) {
-        let Some(mut work) = state.queue[place].work.take() else { return (state, None) };
+        let Some(mut work) = state.queue[0].work.take() else { return (state, None) };
         drop(state);
         let result = guard(|| act(&mut *work)).ok();
         let mut state = self.state.lock();
-        state.queue[place].work = Some(work);
+        state.queue[0].work = Some(work);
         (state, result)
     }
 
@@ -266,17 +280,6 @@ impl Stream {
         state
     }
 
-    /// Ends the first kernels of the queue.
-    fn end<'a>(&'a self, mut state: MutexGuard<'a, State>, kernels: usize) -> MutexGuard<'a, State> {
-        for _ in 0..kernels {
-            state = self.end_first(state);
-        }
-        if kernels > 0 && state.waiting > 0 {
-            self.has_ended.notify_all();
-        }
-        state
-    }
-
     /// Ends the first kernel of the queue.
     fn end_first<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let Some(Entry { number, label, work: Some(work), is_doomed }) = state.queue.pop_front() else {
@@ -287,11 +290,13 @@ impl Stream {
             false => state.failing.clone(),
         };
         drop(state);
-        let ended = work.end(before.is_some());
+        let ended = guard(|| work.end(before.is_some()));
+        let ended =
+            ended.unwrap_or_else(|message| Err(Arc::new(TransferError::Panicked { message }) as Cause));
         let mut state = self.state.lock();
         let failure = match (before, ended) {
-            (Some(before), _) => Some(Failure { last: number, ..before }),
-            (None, Err(cause)) => Some(Failure { number, label, cause, last: number }),
+            (Some(before), _) => Some(Failure { of: (number, number), ..before }),
+            (None, Err(cause)) => Some(Failure { number, label, cause, of: (number, number) }),
             (None, Ok(())) => None,
         };
         if let Some(failure) = failure {
@@ -301,13 +306,17 @@ impl Stream {
             self.failures.fetch_add(1, Ordering::AcqRel);
         }
         self.settled.store(number, Ordering::Release);
+        if state.waiting.iter().any(|waiting| *waiting <= number) {
+            self.has_ended.notify_all();
+        }
         if state.wakers.is_empty() {
             return state;
         }
         let woken: Vec<_> = state.wakers.extract_if(.., |(awaited, _)| *awaited <= number).collect();
         drop(state);
         for (_, waker) in woken {
-            let _ = guard(|| waker.wake());
+            let _ = guard(|| waker.wake_by_ref());
+            quietly(waker);
         }
         self.state.lock()
     }
@@ -323,16 +332,22 @@ impl Stream {
     }
 
     /// Waits until a kernel and all before it have ended.
-    pub(crate) fn settle(&self, number: u64) {
+    pub(crate) fn settle(self: &Arc<Self>, number: u64) {
         if self.has_settled(number) {
             return;
         }
         let mut state = self.state.lock();
         while !self.has_settled(number) {
             self.hurry(&mut state, number);
-            state.waiting += 1;
+            state = self.reaped(state, number);
+            if self.has_settled(number) {
+                return;
+            }
+            state.waiting.push(number);
             state = self.has_ended.wait(state);
-            state.waiting -= 1;
+            if let Some(place) = state.waiting.iter().position(|waiting| *waiting == number) {
+                state.waiting.swap_remove(place);
+            }
         }
     }
 
@@ -346,31 +361,43 @@ impl Stream {
     }
 
     /// Has all kernels ended that have a number, because a request waits for the end of a grant.
-    pub(crate) fn hurry_all(&self) {
-        if !self.has_settled(self.given()) {
+    pub(crate) fn hurry_all(self: &Arc<Self>) {
+        let last = self.given();
+        if !self.has_settled(last) {
             let mut state = self.state.lock();
-            let last = self.given();
             self.hurry(&mut state, last);
+            drop(self.reaped(state, last));
         }
     }
 
     /// Returns whether a kernel and all before it have ended. Otherwise, `waker` is called once they have.
-    pub(crate) fn poll(&self, number: u64, waker: &Waker) -> bool {
+    pub(crate) fn poll(self: &Arc<Self>, number: u64, waker: &Waker) -> bool {
+        // The waker is foreign code.
+        let waker = waker.clone();
         let mut state = self.state.lock();
         if self.has_settled(number) {
+            drop(state);
+            quietly(waker);
             return true;
         }
-        if !state.wakers.iter().any(|(awaited, known)| *awaited == number && known.will_wake(waker)) {
-            state.wakers.push((number, waker.clone()));
-        }
+        let known = state.wakers.iter().position(|(of, known)| *of == number && known.will_wake(&waker));
+        let needless = match known {
+            Some(_) => Some(waker),
+            None => {
+                state.wakers.push((number, waker));
+                None
+            }
+        };
         self.hurry(&mut state, number);
-        false
+        drop(self.reaped(state, number));
+        quietly(needless);
+        self.has_settled(number)
     }
 
     /// Returns the failure with which an ended kernel ended.
     pub(crate) fn failure(&self, number: u64) -> Option<Failure> {
         let state = self.state.lock();
-        let covers = |failure: &&Failure| (failure.number..=failure.last).contains(&number);
+        let covers = |failure: &&Failure| (failure.of.0..=failure.of.1).contains(&number);
         state.failed.iter().rev().find(covers).cloned()
     }
 }
@@ -381,16 +408,17 @@ impl Stream {
         let mut state = self.state.lock();
         let told = state.told;
         state.told = number.max(told);
-        let is_new = |failure: &&Failure| failure.number > told && failure.number <= number;
+        let is_new = |failure: &&Failure| failure.of.1 > told && failure.of.0 <= number;
         state.failed.iter().find(is_new).cloned()
     }
 }
 
 impl State {
-    /// Records a failure, or one more kernel that ended with it.
+    /// Records that a kernel ended with a failure.
     fn fails(&mut self, failure: Failure) {
-        match self.failed.back_mut().filter(|last| last.number == failure.number) {
-            Some(last) => last.last = failure.last,
+        let (number, of) = (failure.number, failure.of);
+        match self.failed.back_mut().filter(|last| (last.number, last.of.1 + 1) == (number, of.0)) {
+            Some(last) => last.of.1 = of.1,
             None => self.failed.push_back(failure.clone()),
         }
         if self.failed.len() > MOST_FAILURES {

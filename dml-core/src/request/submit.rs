@@ -12,6 +12,8 @@ use crate::base::guard::guard;
 use crate::base::id::DeviceId;
 use crate::base::sync::Arc;
 use crate::buffer::error::AcquireError;
+use crate::memory::error::TransferError;
+use crate::memory::fence::Fence;
 use crate::platform::Platform;
 use crate::platform::stream::{Cause, Failure, Stream, Work};
 use crate::request::acquire::{Acquire, AcquireFuture};
@@ -309,8 +311,13 @@ impl Ready<'_> {
                 (false, cause)
             }
             Err(LaunchError::Failed(cause)) => {
-                grants.notice_losses();
-                let _ = grants.failed();
+                // It ends behind the kernels before it, which would otherwise commit what it has written to.
+                let message = cause.to_string().into();
+                let error = TransferError::Framework { call: "launch", code: -1, message };
+                let failed = Fence::running(move || Err(error));
+                let work = Box::new(InFlight::new(grants.hand_over(), failed));
+                let number = self.stream.push(work, self.label.clone(), failures);
+                self.stream.settle(number);
                 (true, cause)
             }
         };
@@ -379,10 +386,14 @@ impl Future for SubmitFuture<'_> {
             match granted {
                 Ok(grants) => {
                     if let Some(submitted) = ready.launch(grants, failures) {
+                        self.ready = Err(AcquireError::Finished.into());
                         return Poll::Ready(submitted);
                     }
                 }
-                Err(error) => return Poll::Ready(Err(error.into())),
+                Err(error) => {
+                    self.ready = Err(error.clone().into());
+                    return Poll::Ready(Err(error.into()));
+                }
             }
         }
     }
@@ -412,7 +423,8 @@ impl Submission {
     /// Waits until the kernel and all before it on its stream have ended.
     ///
     /// # Errors
-    /// [`SubmitError::Failed`] if the kernel failed, or one before it whose failure it shares.
+    /// [`SubmitError::Failed`] if the kernel failed, or one before it whose failure it shares. A stream
+    /// remembers its last 1024 failures.
     pub fn wait(&self) -> Result<(), SubmitError> {
         self.stream.settle(self.number);
         self.ended()
