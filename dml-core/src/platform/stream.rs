@@ -112,6 +112,8 @@ struct Entry {
     label: Arc<str>,
     /// `None` while the reaper waits for it.
     work: Option<Box<dyn Work>>,
+    /// Whether it runs behind those before it on the device, and waits for nothing else.
+    is_in_order: bool,
     /// Whether it ends as failed whatever its kernel does.
     is_doomed: bool,
 }
@@ -171,12 +173,17 @@ impl Stream {
 
     /// Adds a launched kernel, and returns its number. `failures` is the number of
     /// [`failures`](Self::failures) before it asked for its buffers.
-    pub(crate) fn push(self: &Arc<Self>, work: Box<dyn Work>, label: Arc<str>, failures: u64) -> u64 {
+    pub(crate) fn push(
+        self: &Arc<Self>,
+        work: Box<dyn Work>,
+        (label, is_in_order): (Arc<str>, bool),
+        failures: u64,
+    ) -> u64 {
         let mut state = self.state.lock();
         let number = self.given.load(Ordering::Relaxed) + 1;
         self.given.store(number, Ordering::Release);
         let is_doomed = self.failures() != failures;
-        state.queue.push_back(Entry { number, label, work: Some(work), is_doomed });
+        state.queue.push_back(Entry { number, label, work: Some(work), is_in_order, is_doomed });
         if state.reaper == Reaper::Sleeps {
             state.reaper = Reaper::Runs;
             self.has_come.notify_all();
@@ -218,6 +225,8 @@ impl Stream {
         let mut state = self.state.lock();
         // Whether the queue was empty at the last look, and the number of the kernel that had not ended then.
         let (mut was_empty, mut running) = (false, 0);
+        // The number of kernels that are waited for together: many only if they are short.
+        let mut batch = 1;
         loop {
             if self.has_settled(until) {
                 state.reaper = Reaper::None;
@@ -238,12 +247,16 @@ impl Stream {
             };
             was_empty = false;
             if state.awaited >= first || first == running || until != u64::MAX {
-                // One after the other: a later kernel may wait for what an earlier one holds.
-                state = self.with_first(state, |work| work.wait()).0;
-                state = self.end_first(state);
+                let last = state.short_batch(batch);
+                let begun = Instant::now();
+                state = self.with_work(state, last, |work| work.wait()).0;
+                batch = if begun.elapsed() < DOZE { (2 * batch).min(ROOM as usize) } else { 1 };
+                for _ in 0..=last {
+                    state = self.end_first(state);
+                }
                 continue;
             }
-            let (now, has_ended) = self.with_first(state, |work| work.has_ended());
+            let (now, has_ended) = self.with_work(state, 0, |work| work.has_ended());
             state = now;
             if has_ended == Some(true) {
                 state = self.end_first(state);
@@ -254,17 +267,18 @@ impl Stream {
         }
     }
 
-    /// Calls foreign code of the first kernel, without the lock. Only the reaper removes kernels.
-    fn with_first<'a, R>(
+    /// Calls foreign code of a kernel in the queue, without the lock. Only the reaper removes kernels.
+    fn with_work<'a, R>(
         &'a self,
         mut state: MutexGuard<'a, State>,
+        place: usize,
         act: impl FnOnce(&mut dyn Work) -> R,
     ) -> (MutexGuard<'a, State>, Option<R>) {
-        let Some(mut work) = state.queue[0].work.take() else { return (state, None) };
+        let Some(mut work) = state.queue[place].work.take() else { return (state, None) };
         drop(state);
         let result = guard(|| act(&mut *work)).ok();
         let mut state = self.state.lock();
-        state.queue[0].work = Some(work);
+        state.queue[place].work = Some(work);
         (state, result)
     }
 
@@ -282,7 +296,7 @@ impl Stream {
 
     /// Ends the first kernel of the queue.
     fn end_first<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let Some(Entry { number, label, work: Some(work), is_doomed }) = state.queue.pop_front() else {
+        let Some(Entry { number, label, work: Some(work), is_doomed, .. }) = state.queue.pop_front() else {
             return state;
         };
         let before = match is_doomed {
@@ -414,6 +428,13 @@ impl Stream {
 }
 
 impl State {
+    /// Returns the place of the last of at most `most` first kernels that are awaited and run in order. Others
+    /// are waited for one after the other, because one may wait for what another one holds.
+    fn short_batch(&self, most: usize) -> usize {
+        let joins = |entry: &&Entry| entry.is_in_order && entry.number <= self.awaited;
+        self.queue.iter().take(most).take_while(joins).count().saturating_sub(1)
+    }
+
     /// Records that a kernel ended with a failure.
     fn fails(&mut self, failure: Failure) {
         let (number, of) = (failure.number, failure.of);

@@ -297,9 +297,9 @@ impl Ready<'_> {
             .unwrap_or_else(|message| Err(LaunchError::failed(format!("the launcher panicked: {message}"))));
         let (has_started, cause) = match launched {
             Ok(kernel) => {
-                let started = grants.launched();
+                let (started, is_in_order) = (grants.launched(), self.acquire.is_submission);
                 let work = Box::new(InFlight::new(grants.hand_over(), kernel));
-                let number = self.stream.push(work, self.label.clone(), failures);
+                let number = self.stream.push(work, (self.label.clone(), is_in_order), failures);
                 // Those that follow are let in only now, so that their numbers are greater.
                 for (buffer, grant) in started {
                     let _ = buffer.0.change(|locked, _| locked.state.start(grant));
@@ -316,7 +316,7 @@ impl Ready<'_> {
                 let error = TransferError::Framework { call: "launch", code: -1, message };
                 let failed = Fence::running(move || Err(error));
                 let work = Box::new(InFlight::new(grants.hand_over(), failed));
-                let number = self.stream.push(work, self.label.clone(), failures);
+                let number = self.stream.push(work, (self.label.clone(), false), failures);
                 self.stream.settle(number);
                 (true, cause)
             }
