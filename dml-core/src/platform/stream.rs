@@ -428,8 +428,8 @@ impl Stream {
 }
 
 impl State {
-    /// Returns the place of the last of at most `most` first kernels that are awaited and run in order. Others
-    /// are waited for one after the other, because one may wait for what another one holds.
+    /// Returns the place of the last of at most `most` first kernels that are awaited and run in order.
+    /// Others are waited for one after the other, because one may wait for what another one holds.
     fn short_batch(&self, most: usize) -> usize {
         let joins = |entry: &&Entry| entry.is_in_order && entry.number <= self.awaited;
         self.queue.iter().take(most).take_while(joins).count().saturating_sub(1)
