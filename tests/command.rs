@@ -126,6 +126,14 @@ fn any_size_works_on_the_host() {
     }
 }
 
+/// Sizes, and the policies with which each is tried on two devices.
+const TOGETHER: &[(&str, &[&str])] = &[
+    ("0", &["static"]),
+    ("1", &["dynamic:7"]),
+    ("131", &["hguided:2"]),
+    ("tiny", &["static", "dynamic:7", "hguided:2"]),
+];
+
 #[test]
 fn any_size_works_together_with_opencl() {
     if !has_opencl("together") {
@@ -133,25 +141,12 @@ fn any_size_works_together_with_opencl() {
     }
     let folder = folder("together");
     for workload in Workload::ALL.map(Workload::name) {
-        for size in ["0", "1", "131", "tiny"] {
-            for policy in ["static", "dynamic:7", "hguided:2"] {
-                let arguments = [
-                    "bench",
-                    workload,
-                    "--devices",
-                    "cpu,opencl:0",
-                    "--limit",
-                    "cpu=1",
-                    "--limit",
-                    "opencl:0=1",
-                    "--size",
-                    size,
-                    "--policy",
-                    policy,
-                    "--runs",
-                    "1",
-                    "--json",
-                ];
+        for (size, policies) in TOGETHER {
+            for policy in *policies {
+                let limits = ["--limit", "cpu=1", "--limit", "opencl:0=1"];
+                let arguments = ["bench", workload, "--devices", "cpu,opencl:0", "--size", size];
+                let rest = ["--policy", policy, "--runs", "1", "--json"];
+                let arguments = [&arguments[..], &limits, &rest].concat();
                 let result = ok(&folder, &arguments);
                 let devices = result["devices"].as_array().expect("a list");
                 let items: u64 =
@@ -612,8 +607,8 @@ mod workers {
     fn any_size_works_together_with_a_worker() {
         let folder = folder("with_worker");
         for workload in Workload::ALL.map(Workload::name) {
-            for size in ["0", "1", "131", "tiny"] {
-                for policy in ["static", "dynamic:7", "hguided:2"] {
+            for (size, policies) in super::TOGETHER {
+                for policy in *policies {
                     let limits = ["--limit", "cpu=1", "--limit", "offload:0=1"];
                     let arguments = ["bench", workload, "--devices", "cpu,offload:0", "--size", size];
                     let rest = ["--policy", policy, "--runs", "1", "--json"];

@@ -77,6 +77,7 @@ fn whole_buffer_on_a_chain_of_five() {
 }
 
 #[test]
+#[ignore = "large: cargo xtask model"]
 fn whole_buffer_over_mappings() {
     let model = BufferModel {
         cancels: true,
@@ -120,6 +121,7 @@ fn whole_buffer_with_a_pair_bound_exclusively() {
 }
 
 #[test]
+#[ignore = "large: cargo xtask model"]
 fn whole_buffer_with_a_pair_bound_for_reading() {
     bound_pair(Concurrency::BimapRead, 904_396);
 }
