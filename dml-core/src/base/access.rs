@@ -78,12 +78,16 @@ impl Claims {
     /// O(n log n).
     #[must_use]
     pub fn new(claims: impl IntoIterator<Item = Claim>) -> Self {
-        let mut claims: SmallVec<[Claim; 1]> =
-            claims.into_iter().filter(|claim| !claim.span.is_empty()).collect();
+        let mut given = claims.into_iter().filter(|claim| !claim.span.is_empty());
+        let mut claims = SmallVec::<[Claim; 1]>::new();
+        // Most requests claim one range.
+        claims.extend(given.next());
+        claims.extend(given);
         if claims.len() < 2 {
             return Self(claims);
         }
         claims.sort_unstable();
+        claims.dedup();
         if claims.windows(2).all(|pair| pair[0].span.end() < pair[1].span.start()) {
             return Self(claims);
         }

@@ -4,12 +4,12 @@
 //! same answers in O(log n). The index is derived from the entries, so comparisons of states ignore it.
 
 use super::requestors::{Phase, Requestor, writes};
-use super::stream::{Parts, without_written};
+use super::stream::{Parts, cut_written};
 use super::users::User;
 use crate::base::access::{Claim, Claims};
 use crate::base::id::{ArenaId, ArenaSet, KernelId, OwnerId};
 use crate::base::range::Span;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
@@ -20,7 +20,7 @@ const INDEXED: usize = 32;
 /// The entries of a buffer's requestor-set.
 #[derive(Debug, Default)]
 pub(super) struct Requestors {
-    entries: SmallVec<[Requestor; 1]>,
+    entries: SmallVec<[Requestor; 2]>,
     index: Option<Box<Index>>,
     /// The entries on streams.
     streamed: Streamed,
@@ -202,6 +202,13 @@ impl Requestors {
         self.entries.iter().position(is_it)
     }
 
+    /// Returns whether a kernel on a stream writes any byte of a span.
+    pub(super) fn streams_write(&self, span: Span) -> bool {
+        let writes =
+            |entry: &Requestor| entry.claims.touching(span).iter().any(|claim| claim.access.writes());
+        self.entries.iter().any(|entry| entry.on_stream().is_some() && writes(entry))
+    }
+
     /// Removes one of several kernels of the entry at a position. Returns whether others are left.
     pub(super) fn ends_one(&mut self, place: usize) -> bool {
         let entry = &mut self.entries[place];
@@ -294,17 +301,18 @@ impl Requestors {
         claims.iter().any(meets)
     }
 
-    /// Returns the parts of a span that no entry on a stream writes.
-    pub(super) fn not_written_on(&self, stream: ArenaId, span: Span) -> Parts {
-        let mut parts: Parts = smallvec![span];
+    /// Adds the parts of a span that no entry on a stream writes.
+    pub(super) fn add_not_written_on(&self, stream: ArenaId, span: Span, parts: &mut Parts) {
+        let kept = parts.len();
+        parts.push(span);
         if self.streamed.on(stream).1 == 0 {
-            return parts;
+            return;
         }
         let mut cut = |entry: &Requestor| {
             if entry.on_stream() == Some(stream) {
-                without_written(&mut parts, entry);
+                cut_written(parts, kept, entry);
             }
-            parts.is_empty()
+            parts.len() == kept
         };
         match &self.index {
             Some(index) => {
@@ -315,7 +323,6 @@ impl Requestors {
                 self.entries.iter().rev().any(cut);
             }
         }
-        parts
     }
 
     /// Returns the first bytes that the first entry of `kernel` has in common with `claims`.
