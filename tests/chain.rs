@@ -22,6 +22,7 @@ fn a_chain_of_kernels_stands_beside_the_same_by_hand() {
     let found = json(&folder, &[&line[..], &["--devices", "opencl:0"]].concat());
     let rows = found["rows"].as_array().expect("a list");
     assert_eq!((rows.len(), &found["kernels"], &found["runs"]), (9, &10.into(), &1.into()));
+    assert_eq!(found["pairs"], Value::Array(Vec::new()), "one device is no pair");
     for row in rows {
         assert_eq!(row["device"], "opencl:0");
         let time = |field: &str| row[field].as_f64().expect("a number");

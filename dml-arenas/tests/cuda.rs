@@ -491,7 +491,7 @@ fn independent_launches_run_at_once_and_others_in_their_order() {
                 LaunchArg::Buffer {
                     buffer: buffer.clone(),
                     access: Access::ReadWrite,
-                    ranges: std::iter::once(0..8).collect(),
+                    ranges: (0..8).into(),
                 },
                 LaunchArg::Scalar(Scalar::U32(sets)),
                 LaunchArg::Scalar(Scalar::U64(nanos)),
@@ -662,7 +662,7 @@ fn a_launcher_says_what_did_not_begin() {
     let buffer = platform.buffer_from(vec![7_u32; 2]).unwrap();
     let launch = |local_bytes| {
         let mut grants = platform.acquire(device).read_write(&buffer).wait().unwrap();
-        let (raw, ranges) = (buffer.raw().clone(), std::iter::once(0..8).collect());
+        let (raw, ranges) = (buffer.raw().clone(), (0..8).into());
         let arguments = [
             LaunchArg::Buffer { buffer: raw, access: Access::ReadWrite, ranges },
             LaunchArg::Scalar(Scalar::U32(8)),

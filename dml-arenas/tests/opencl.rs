@@ -382,7 +382,7 @@ fn whoever_frees_a_buffer_does_not_wait_for_kernels() {
             LaunchArg::Buffer {
                 buffer: of_kernel.clone(),
                 access: Access::WriteInvalidate,
-                ranges: std::iter::once(0..4).collect(),
+                ranges: (0..4).into(),
             },
             LaunchArg::Scalar(Scalar::U32(turns)),
         ];

@@ -128,12 +128,15 @@ pub use platform::hints::{HintedRoutes, Hints, Pattern};
 pub use platform::outstanding::Outstanding;
 pub use platform::own_block::OwnBlock;
 pub use request::acquire::{Acquire, AcquireFuture};
+pub use request::course::Submission;
 pub use request::flight::InFlight;
 pub use request::grant::Grants;
-pub use request::launch::{ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Scalar, WrongScalar};
+pub use request::launch::{
+    ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Ranges, Scalar, SharedLauncher, WrongScalar,
+};
 pub use request::prefetch::{Prefetch, PrefetchCanceller};
 pub use request::region::{RangeOf, RawRange, Region};
-pub use request::submit::{Items, Submission, Submit, SubmitError, SubmitFuture};
+pub use request::submit::{Items, Submit, SubmitError, SubmitFuture};
 pub use request::typed::{Buffer, BufferBuilder, RawBufferBuilder};
 pub use request::view::{ReadView, View, WriteView};
 pub use state::{AttachRefusal, BindRefusal, BusyReason, FreeRefusal, SyncPlan};

@@ -180,6 +180,10 @@ pub(crate) fn soak(arguments: &[String]) -> Result<(), Failure> {
     let mut command = cargo(["test", "--release", "--package", "dml", "--test", "soak", "--", "--nocapture"]);
     command.env("DML_SOAK_RUNS", runs.to_string());
     report.command("soak", command);
+    let submissions = ["--test", "submitting", "random::", "--", "--nocapture"];
+    let mut command = cargo(["test", "--release", "--package", "dml"]);
+    command.args(submissions).env("DML_SUBMISSIONS", (100 * runs).to_string());
+    report.command("submissions", command);
     report.finish()
 }
 

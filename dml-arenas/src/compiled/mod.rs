@@ -27,6 +27,7 @@ use dml_core::{
     Arena, BlockRef, Fence, Grants, ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Scalar,
     TransferError,
 };
+use smallvec::SmallVec;
 use std::fmt;
 
 /// One argument of a compiled kernel.
@@ -156,7 +157,7 @@ impl<K: CompiledKernel> Launcher for CompiledLauncher<K> {
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
         let mut part = *launch;
         part.is_independent &= grants.launches_first();
-        let mut args = Vec::with_capacity(launch.arguments.len());
+        let mut args = SmallVec::<[KernelArg<'_>; 8]>::new();
         for argument in launch.arguments {
             args.push(match argument {
                 LaunchArg::Buffer { buffer, .. } => {

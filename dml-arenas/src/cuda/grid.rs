@@ -4,6 +4,7 @@
 //! becomes several driver launches, each of which receives its own items.
 
 use crate::compiled::{Grid, Limits};
+use smallvec::SmallVec;
 
 /// Maximum number of threads of a block along each axis, on every GPU.
 const MOST_THREADS: [u64; 3] = [1024, 1024, 64];
@@ -30,32 +31,34 @@ pub(super) const fn limits(max_local: u64) -> Limits {
 ///
 /// There are several driver launches if one of them cannot hold all blocks along an axis. Returns `None` if
 /// the threads or parts exceed what can be counted.
-pub(super) fn parts(grid: &Grid, limits: &Limits) -> Option<([u32; 3], Vec<Part>)> {
+pub(super) fn parts(grid: &Grid, limits: &Limits) -> Option<([u32; 3], SmallVec<[Part; 1]>)> {
     let local = limits.choose(grid.local);
-    let (mut parts, mut threads) = (vec![Part { items: [grid.offset; 2], grid: [1; 3] }], [1; 3]);
+    let (mut counts, mut blocks, mut threads) = ([1; 3], [1; 3], [1; 3]);
+    let mut all: usize = 1;
     for axis in 0..3 {
-        let size = local[axis];
-        let (first, blocks) = (grid.offset[axis], grid.items[axis].div_ceil(size));
+        blocks[axis] = grid.items[axis].div_ceil(local[axis]);
         // The padded end of each part is at most this.
-        blocks.checked_mul(size)?.checked_add(first)?;
-        let end = first + grid.items[axis];
-        let count = usize::try_from(blocks.div_ceil(MOST_BLOCKS[axis])).ok()?;
-        if count.checked_mul(parts.len())? > MOST_PARTS {
-            return None;
+        blocks[axis].checked_mul(local[axis])?.checked_add(grid.offset[axis])?;
+        counts[axis] = usize::try_from(blocks[axis].div_ceil(MOST_BLOCKS[axis])).ok()?;
+        all = all.checked_mul(counts[axis]).filter(|all| *all <= MOST_PARTS)?;
+        threads[axis] = u32::try_from(local[axis]).ok()?;
+    }
+    let mut parts = SmallVec::with_capacity(all);
+    for x in 0..counts[0] {
+        for y in 0..counts[1] {
+            for z in 0..counts[2] {
+                let mut part = Part { items: [grid.offset; 2], grid: [1; 3] };
+                for (axis, index) in [x, y, z].into_iter().enumerate() {
+                    let (first, size) = (grid.offset[axis], local[axis]);
+                    let start = index as u64 * MOST_BLOCKS[axis];
+                    let most = (blocks[axis] - start).min(MOST_BLOCKS[axis]);
+                    part.items[0][axis] = first + start * size;
+                    part.items[1][axis] = (first + grid.items[axis]).min(first + (start + most) * size);
+                    part.grid[axis] = most as u32; // At most 2^31 - 1.
+                }
+                parts.push(part);
+            }
         }
-        let starts = (0..count as u64).map(|part| part * MOST_BLOCKS[axis]);
-        threads[axis] = u32::try_from(size).ok()?;
-        let along = |part: Part| {
-            starts.clone().map(move |start| {
-                let mut part = part;
-                let most = (blocks - start).min(MOST_BLOCKS[axis]);
-                part.items[0][axis] = first + start * size;
-                part.items[1][axis] = end.min(first + (start + most) * size);
-                part.grid[axis] = most as u32; // At most 2^31 - 1.
-                part
-            })
-        };
-        parts = parts.into_iter().flat_map(along).collect();
     }
     Some((threads, parts))
 }
@@ -68,16 +71,16 @@ mod tests {
     fn a_launch_that_the_driver_takes_is_one_part() {
         let (threads, found) = parts(&Grid::line(7, 1000, 0), &limits(1024)).unwrap();
         assert_eq!(threads, [256, 1, 1], "the default size");
-        assert_eq!(found, [Part { items: [[7, 0, 0], [1007, 1, 1]], grid: [4, 1, 1] }]);
+        assert_eq!(found[..], [Part { items: [[7, 0, 0], [1007, 1, 1]], grid: [4, 1, 1] }]);
         let (threads, _) = parts(&Grid::line(0, 1000, 0), &limits(128)).unwrap();
         assert_eq!(threads, [128, 1, 1], "the kernel's limit");
         let (threads, found) = parts(&Grid::new([0, 5, 0], [100, 30, 1], [64, 4, 1]), &limits(128)).unwrap();
         assert_eq!(threads, [64, 4, 1], "the requested sizes along several axes");
-        assert_eq!(found, [Part { items: [[0, 5, 0], [100, 35, 1]], grid: [2, 8, 1] }]);
+        assert_eq!(found[..], [Part { items: [[0, 5, 0], [100, 35, 1]], grid: [2, 8, 1] }]);
         let (threads, _) = parts(&Grid::new([0; 3], [100, 30, 2], [64, 0, 0]), &limits(1024)).unwrap();
         assert_eq!(threads, [64, 4, 1], "the default number of threads along the open axes");
         let (_, found) = parts(&Grid::new([0; 3], [255, 65_535, 1], [255, 1, 1]), &limits(255)).unwrap();
-        assert_eq!(found, [Part { items: [[0; 3], [255, 65_535, 1]], grid: [1, 65_535, 1] }]);
+        assert_eq!(found[..], [Part { items: [[0; 3], [255, 65_535, 1]], grid: [1, 65_535, 1] }]);
         let (_, found) = parts(&Grid::new([0; 3], [1, 1, 2 * 65_535], [1, 1, 2]), &limits(1024)).unwrap();
         assert_eq!(found.len(), 1, "the maximum number of planes of blocks");
     }
@@ -92,7 +95,7 @@ mod tests {
             items: [[0, first, 0], [255, end, 1]],
             grid: [1, (end - first) as u32, 1],
         };
-        assert_eq!(found, [part(9, 65_544), part(65_544, 131_079), part(131_079, 131_080)]);
+        assert_eq!(found[..], [part(9, 65_544), part(65_544, 131_079), part(131_079, 131_080)]);
         // Only the last block of the last part is not full.
         let (_, found) =
             parts(&Grid::new([0, 9, 0], [10, 8 * 65_535 + 3, 1], [16, 8, 1]), &limits(128)).unwrap();

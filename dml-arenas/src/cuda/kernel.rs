@@ -14,7 +14,10 @@ use cudarc::driver::sys::{
     cuModuleUnload, cuStreamSynchronize,
 };
 use dml_core::internal::sync::{Arc, Mutex};
-use dml_core::{Arena, Fence, ItemShape, Launch, LaunchArg, Misfit, NativeHandle, Scalar, TransferError};
+use dml_core::{
+    Arena, BlockRef, Fence, ItemShape, Launch, LaunchArg, Misfit, NativeHandle, Scalar, TransferError,
+};
+use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
@@ -24,6 +27,8 @@ use std::fmt;
 const ITEMS_BYTES: usize = 48;
 /// Local memory that a kernel may use without raising its limit, in bytes.
 const LOCAL_BYTES: u64 = 48 << 10;
+/// Number of parameters whose launches allocate nothing.
+const PLACES: usize = 16;
 /// The failure of a lost device.
 const LOST: Failure = Failure { call: "cuCtxPushCurrent", code: CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED };
 const LAUNCH: &str = "cuLaunchKernel";
@@ -254,11 +259,14 @@ impl CudaArena {
                 return Err(failed(BuildCause::NotDivisible(reason)));
             }
         }
+        let ends = parameters.iter().chain(&part).map(|parameter| parameter.offset + parameter.bytes);
+        let words = ends.max().unwrap_or(0).div_ceil(8);
         Ok(CudaKernel {
             name: name.into(),
             arena: arena.clone(),
             parameters,
             part,
+            words,
             numbering,
             limits: limits(max_local),
             function: Raw(function),
@@ -328,6 +336,8 @@ pub struct CudaKernel {
     parameters: Vec<Parameter>,
     /// The added parameter that numbers the blocks.
     part: Option<Parameter>,
+    /// The size of all parameters, in words.
+    words: usize,
     numbering: Numbering,
     limits: Limits,
     function: Raw<CUfunction>,
@@ -366,12 +376,14 @@ impl CudaKernel {
         if count > 0 && self.takes_items(count - 1) { count - 1 } else { count }
     }
 
-    fn fit(&self, given: &[Given]) -> Result<(), Misfit> {
+    /// Checks the arguments, and returns their number.
+    fn fit(&self, arguments: impl Iterator<Item = Given> + Clone) -> Result<usize, Misfit> {
         let kernel = || format!("{} on {}", self.name, self.arena);
-        if given.len() != self.parameters.len() && !self.takes_items(given.len()) {
-            return Err(Misfit::Count { kernel: kernel(), takes: self.takes(), given: given.len() });
+        let given = arguments.clone().count();
+        if given != self.parameters.len() && !self.takes_items(given) {
+            return Err(Misfit::Count { kernel: kernel(), takes: self.takes(), given });
         }
-        for (index, (given, parameter)) in given.iter().zip(&self.parameters).enumerate() {
+        for (index, (given, parameter)) in arguments.zip(&self.parameters).enumerate() {
             if given.bytes() != parameter.bytes {
                 let takes = match parameter.bytes {
                     8 => "a pointer or a value of 8 bytes".to_owned(),
@@ -380,7 +392,7 @@ impl CudaKernel {
                 return Err(Misfit::Argument { kernel: kernel(), index, takes, given: given.to_string() });
             }
         }
-        Ok(())
+        Ok(given)
     }
 
     /// Starts the kernel. The fence waits for its end and reports zero bytes.
@@ -412,9 +424,9 @@ impl CudaKernel {
         total: [u64; 3],
     ) -> Result<Fence, TransferError> {
         let invalid = |reason| refused(LAUNCH, CUresult::CUDA_ERROR_INVALID_VALUE, reason);
-        let given: Vec<_> = args.iter().filter_map(Given::of).collect();
-        self.fit(&given).map_err(|misfit| invalid(misfit.to_string()))?;
-        let is_told = self.takes_items(given.len());
+        let given = args.iter().filter_map(Given::of);
+        let given = self.fit(given).map_err(|misfit| invalid(misfit.to_string()))?;
+        let is_told = self.takes_items(given);
         if grid.items.contains(&0) {
             return Ok(Fence::done(0));
         }
@@ -435,8 +447,8 @@ impl CudaKernel {
                 format!("kernel {name} has no DmlItems, but {grid} need several launches of the driver");
             return Err(invalid(reason));
         }
-        let parameters: Vec<_> = self.parameters.iter().chain(&self.part).copied().collect();
-        let (mut packed, mut blocks, mut local_bytes) = (Packed::new(&parameters), Vec::new(), 0_u64);
+        let (mut packed, mut local_bytes) = (Packed::new(self.words), 0_u64);
+        let mut blocks = SmallVec::<[BlockRef; 4]>::new();
         let mut places = self.parameters.iter();
         for (index, arg) in args.iter().enumerate() {
             if let KernelArg::Local(bytes) = arg {
@@ -473,7 +485,7 @@ impl CudaKernel {
                     let [offset, end] = part.items;
                     packed.put(place, bytemuck::cast_slice([offset, end, total].as_flattened()));
                 }
-                let mut addresses = packed.addresses(&parameters);
+                let mut addresses = packed.addresses(self.parameters.iter().chain(&self.part));
                 let ([gx, gy, gz], [x, y, z], shared) = (part.grid, local, local_bytes as u32);
                 let (params, extra) = (addresses.as_mut_ptr(), std::ptr::null_mut());
                 // SAFETY: a live function with as many parameters as there are addresses. Each address has a
@@ -556,7 +568,7 @@ impl CompiledKernel for CudaKernel {
                 _ => return None,
             })
         });
-        self.fit(&given.collect::<Vec<_>>())
+        self.fit(given).map(drop)
     }
 
     /// Refuses, with the reason, if
@@ -617,12 +629,11 @@ impl fmt::Debug for CudaKernel {
 }
 
 /// The arguments of a launch, each at the offset of its parameter.
-struct Packed(Vec<u64>);
+struct Packed(SmallVec<[u64; PLACES]>);
 
 impl Packed {
-    fn new(parameters: &[Parameter]) -> Self {
-        let end = parameters.iter().map(|parameter| parameter.offset + parameter.bytes).max().unwrap_or(0);
-        Self(vec![0; end.div_ceil(8)])
+    fn new(words: usize) -> Self {
+        Self(SmallVec::from_elem(0, words))
     }
 
     fn put(&mut self, place: Parameter, value: &[u8]) {
@@ -631,11 +642,14 @@ impl Packed {
     }
 
     /// Returns the address of each argument, valid while `self` lives.
-    fn addresses(&mut self, parameters: &[Parameter]) -> Vec<*mut c_void> {
+    fn addresses<'a>(
+        &mut self,
+        parameters: impl Iterator<Item = &'a Parameter>,
+    ) -> SmallVec<[*mut c_void; PLACES]> {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.0);
         let base = bytes.as_mut_ptr();
         // Each offset lies within the bytes, whose size was computed from the offsets.
-        parameters.iter().map(|parameter| base.wrapping_add(parameter.offset).cast()).collect()
+        parameters.map(|parameter| base.wrapping_add(parameter.offset).cast()).collect()
     }
 }
 

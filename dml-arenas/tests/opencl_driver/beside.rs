@@ -217,7 +217,7 @@ fn a_launcher_runs_independent_launches_beside_others() {
     let (buffer, other) = (setup.platform.raw_buffer(4).build().unwrap(), alloc(&setup.arena, 4));
     let arguments = |value, last| {
         let (buffer, access) = (buffer.clone(), Access::ReadWrite);
-        let ranges = std::iter::once(0..4).collect();
+        let ranges = (0..4).into();
         let numbers = [Scalar::U32(value), Scalar::U64(last)].map(LaunchArg::Scalar);
         [LaunchArg::Buffer { buffer, access, ranges }].into_iter().chain(numbers).collect::<Vec<_>>()
     };

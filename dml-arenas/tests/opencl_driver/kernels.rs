@@ -376,7 +376,7 @@ fn a_program_that_cannot_be_built_says_why() {
 }
 
 fn argument(buffer: &RawBuffer) -> LaunchArg {
-    let ranges = std::iter::once(0..buffer.len()).collect();
+    let ranges = (0..buffer.len()).into();
     LaunchArg::Buffer { buffer: buffer.clone(), access: Access::ReadWrite, ranges }
 }
 

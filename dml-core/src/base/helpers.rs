@@ -108,6 +108,12 @@ impl Helpers {
     }
 }
 
+/// Runs a task on a cached thread of the process, as [`Helpers::call`]. In a model, the thread is a new one,
+/// because no thread outlives a model.
+pub(crate) fn help(task: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    if cfg!(dml_loom) { spawn(task) } else { Helpers::shared().call(task) }
+}
+
 fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name("dml helper".to_owned()).spawn(work).map(drop)
 }

@@ -390,6 +390,12 @@ impl BufferInner {
         lost.map_or(Ok(()), |arena| Err(self.lost(arena)))
     }
 
+    /// Records that the kernel of a grant has started. What it reads may be missing: then its stream ends it
+    /// as failed.
+    pub(crate) fn start(&self, grant: OwnerId) {
+        self.change(|locked, _| _ = locked.state.start(grant));
+    }
+
     /// Converts a refusal of the machine into the caller's error.
     pub(crate) fn refused(&self, refusal: Refusal) -> AcquireError {
         let buffer = self.name();

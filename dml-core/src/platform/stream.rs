@@ -2,21 +2,26 @@
 //!
 //! ```text
 //!   submit ──push──▶ queue: n, n + 1, …  ──first──▶ reaper: waits for its kernel, ends its grants ──▶ settled
+//!                      └─ unlaunched, in order ──▶ launching thread
 //! ```
-//! 1. A kernel gets its number after its launch has returned, and before a submission that conflicts with it
-//!    is granted. So the numbers of conflicting kernels are in the order of their launches.
+//! 1. A kernel gets its number before a submission that conflicts with it is granted, and after its launch
+//!    has returned or is left to the launching thread, which launches in the order of the numbers. So the
+//!    numbers of conflicting kernels are in the order of their launches.
 //! 2. After the first failure, all kernels in the queue end as failed. So does a kernel whose request was
 //!    made before, because it may have read what the failed one should have written.
-//! 3. The reaper is one thread for each arena. It sleeps while the queue is empty.
+//! 3. The reaper is one thread for each arena, and the launching thread another one. They sleep while they
+//!    have nothing to do.
+
+mod launching;
 
 use crate::base::guard::{guard, quietly};
-use crate::base::helpers::Helpers;
-use crate::base::sync::{Arc, Condvar, Mutex, MutexGuard};
+use crate::base::helpers::help;
+use crate::base::sync::atomic::{AtomicU64, Ordering};
+use crate::base::sync::{Arc, Condvar, Mutex, MutexGuard, thread};
 use crate::memory::error::TransferError;
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -26,21 +31,28 @@ const MOST_IN_FLIGHT: u64 = 256;
 const ROOM: u64 = 64;
 /// The time after which the reaper looks which kernels have ended, if no caller awaits one.
 const DOZE: Duration = Duration::from_millis(1);
+/// The time after which the reaper looks again at a kernel that a caller awaits, while others are launched.
+const NAP: Duration = Duration::from_micros(50);
 /// Maximum number of failures that a stream remembers, for those that ask later.
 const MOST_FAILURES: usize = 1024;
 
 /// The cause of a failure.
 pub(crate) type Cause = Arc<dyn Error + Send + Sync>;
 
-/// A launched kernel with its grants.
+/// A kernel with its grants.
 pub(crate) trait Work: Send {
+    /// Launches the kernel, if that was not done before, and returns whether that succeeded. A failure counts
+    /// as that of the kernel. `is_followed`: another launch follows at once.
+    fn launch(&mut self, is_followed: bool) -> bool;
+
     /// Waits for the kernel. Its result counts at the end.
     fn wait(&mut self);
 
     /// Returns whether the kernel is known to have ended. The call is cheap.
     fn has_ended(&self) -> bool;
 
-    /// Waits for the kernel and ends its grants; as failed if `fails` or the kernel failed.
+    /// Waits for the kernel and ends its grants; as failed if `fails` or the kernel failed. A kernel that was
+    /// not launched has ended.
     fn end(self: Box<Self>, fails: bool) -> Result<(), Cause>;
 }
 
@@ -66,8 +78,10 @@ pub(crate) struct Stream {
     state: Mutex<State>,
     /// Something was pushed, or the platform is gone.
     has_come: Condvar,
-    /// A kernel has ended.
+    /// A kernel has ended, or all launches are made.
     has_ended: Condvar,
+    /// A kernel is to be launched, or the platform is gone.
+    is_to_launch: Condvar,
     /// The number of failures that are dealt with.
     failures: AtomicU64,
     /// The number of kernels that have a number.
@@ -79,7 +93,16 @@ pub(crate) struct Stream {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Entry>,
-    reaper: Reaper,
+    reaper: Helper,
+    launching: Helper,
+    /// The kernels in the queue that are not launched, in their order.
+    to_launch: VecDeque<u64>,
+    /// The number of callers that wait until none is to be launched.
+    await_launches: usize,
+    /// Whether a launch by the stream failed, and the kernels behind it are still in the queue.
+    is_refusing: bool,
+    /// Whether the platform is gone.
+    is_over: bool,
     /// The failure with which the rest of the queue ends.
     failing: Option<Failure>,
     /// The last failures.
@@ -89,29 +112,29 @@ struct State {
     awaited: u64,
     /// The kernels for which threads wait.
     waiting: Vec<u64>,
-    /// The process of the reaper.
+    /// The process of the threads.
     process: u32,
     /// The number up to which failures were told to the callers that settle the stream.
     told: u64,
 }
 
+/// What a thread of a stream does.
 #[derive(Clone, Copy, Default, PartialEq)]
-enum Reaper {
+enum Helper {
     #[default]
     None,
     Runs,
     Sleeps,
     /// It sleeps for a short time.
     Dozes,
-    /// The platform is gone.
-    Over,
 }
 
 struct Entry {
     number: u64,
     label: Arc<str>,
-    /// `None` while the reaper waits for it.
+    /// `None` while a thread of the stream uses it.
     work: Option<Box<dyn Work>>,
+    is_launched: bool,
     /// Whether it runs behind those before it on the device, and waits for nothing else.
     is_in_order: bool,
     /// Whether it ends as failed whatever its kernel does.
@@ -137,8 +160,9 @@ impl Drop for Streams {
     fn drop(&mut self) {
         // Each kernel with buffers keeps the platform alive. The reaper still ends those without.
         for stream in &self.0 {
-            stream.state.lock().reaper = Reaper::Over;
+            stream.state.lock().is_over = true;
             stream.has_come.notify_all();
+            stream.is_to_launch.notify_all();
         }
     }
 }
@@ -171,11 +195,11 @@ impl Stream {
         if self.poll(self.in_the_way(), waker) { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Adds a launched kernel, and returns its number. `failures` is the number of
-    /// [`failures`](Self::failures) before it asked for its buffers.
+    /// Adds a kernel, and returns its number. If it is not launched, the launching thread does that.
+    /// `failures` is the number of [`failures`](Self::failures) before it asked for its buffers.
     pub(crate) fn push(
         self: &Arc<Self>,
-        work: Box<dyn Work>,
+        (work, is_launched): (Box<dyn Work>, bool),
         (label, is_in_order): (Arc<str>, bool),
         failures: u64,
     ) -> u64 {
@@ -183,12 +207,19 @@ impl Stream {
         let number = self.given.load(Ordering::Relaxed) + 1;
         self.given.store(number, Ordering::Release);
         let is_doomed = self.failures() != failures;
-        state.queue.push_back(Entry { number, label, work: Some(work), is_in_order, is_doomed });
-        if state.reaper == Reaper::Sleeps {
-            state.reaper = Reaper::Runs;
-            self.has_come.notify_all();
+        state.queue.push_back(Entry { number, label, work: Some(work), is_launched, is_in_order, is_doomed });
+        if !is_launched {
+            state.to_launch.push_back(number);
+            state = self.have_launched(state);
         }
-        drop(self.reaped(state, number));
+        match state.reaper {
+            Helper::Sleeps => {
+                state.reaper = Helper::Runs;
+                self.has_come.notify_all();
+            }
+            Helper::None => drop(self.reaped(state, number)),
+            Helper::Runs | Helper::Dozes => {}
+        }
         number
     }
 
@@ -201,16 +232,22 @@ impl Stream {
     ) -> MutexGuard<'a, State> {
         let process = std::process::id();
         if state.process != process {
-            // A fork has none of its parent's threads.
-            (state.process, state.reaper) = (process, Reaper::None);
+            // A fork has none of its parent's threads, and nothing that they had taken.
+            (state.process, state.reaper, state.launching) = (process, Helper::None, Helper::None);
+            if let Some(taken) = state.queue.iter_mut().find(|entry| !entry.is_launched)
+                && taken.work.is_none()
+            {
+                taken.is_launched = true;
+                state.to_launch.pop_front();
+            }
         }
-        if state.reaper != Reaper::None || state.queue.is_empty() {
+        if state.reaper != Helper::None || state.queue.is_empty() {
             return state;
         }
-        state.reaper = Reaper::Runs;
+        state.reaper = Helper::Runs;
         drop(state);
         let stream = self.clone();
-        if Helpers::shared().call(move || stream.reap(u64::MAX)).is_err() {
+        if help(move || stream.reap(u64::MAX)).is_err() {
             self.reap(number);
         }
         self.state.lock()
@@ -229,28 +266,51 @@ impl Stream {
         let mut batch = 1;
         loop {
             if self.has_settled(until) {
-                state.reaper = Reaper::None;
+                state.reaper = Helper::None;
                 return;
             }
             let Some(first) = state.queue.front().map(|entry| entry.number) else {
-                if state.reaper == Reaper::Over {
+                if state.is_over {
                     return;
                 }
-                if was_empty {
-                    state.reaper = Reaper::Sleeps;
+                if was_empty || cfg!(dml_loom) {
+                    state.reaper = Helper::Sleeps;
                     state = self.has_come.wait(state);
                 } else {
-                    state = self.doze(state);
+                    state = self.doze(state, DOZE);
                 }
                 was_empty = true;
                 continue;
             };
             was_empty = false;
+            if !state.queue[0].is_launched {
+                state = match state.launching {
+                    Helper::None => self.launch_here(state),
+                    _ if state.awaited >= first => {
+                        state.reaper = Helper::Sleeps;
+                        self.has_come.wait(state)
+                    }
+                    _ => self.doze(state, DOZE),
+                };
+                continue;
+            }
             if state.awaited >= first || first == running || until != u64::MAX {
                 let last = state.short_batch(batch);
+                if !state.to_launch.is_empty() && until == u64::MAX {
+                    // A blocking wait would disturb the launches, and its end is no one's last.
+                    let (now, has_ended) = self.with_work(state, last, |work| work.has_ended());
+                    state = now;
+                    if has_ended != Some(true) {
+                        batch = 1;
+                        state = self.doze(state, NAP);
+                        continue;
+                    }
+                }
                 let begun = Instant::now();
                 state = self.with_work(state, last, |work| work.wait()).0;
-                batch = if begun.elapsed() < DOZE { (2 * batch).min(ROOM as usize) } else { 1 };
+                // A model has no time.
+                let is_short = cfg!(dml_loom) || begun.elapsed() < DOZE;
+                batch = if is_short { (2 * batch).min(ROOM as usize) } else { 1 };
                 for _ in 0..=last {
                     state = self.end_first(state);
                 }
@@ -262,7 +322,7 @@ impl Stream {
                 state = self.end_first(state);
             } else if state.awaited < first {
                 running = first;
-                state = self.doze(state);
+                state = self.doze(state, DOZE);
             }
         }
     }
@@ -282,21 +342,25 @@ impl Stream {
         (state, result)
     }
 
-    fn doze<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        if state.reaper == Reaper::Over {
-            return state;
-        }
-        state.reaper = Reaper::Dozes;
-        let (mut state, _) = self.has_come.wait_until(state, Instant::now() + DOZE);
-        if state.reaper == Reaper::Dozes {
-            state.reaper = Reaper::Runs;
+    fn doze<'a>(&'a self, mut state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+        state.reaper = Helper::Dozes;
+        let mut state = if cfg!(dml_loom) {
+            // In a model the time is over once the other threads have run.
+            drop(state);
+            thread::yield_now();
+            self.state.lock()
+        } else {
+            self.has_come.wait_until(state, Instant::now() + time).0
+        };
+        if state.reaper == Helper::Dozes {
+            state.reaper = Helper::Runs;
         }
         state
     }
 
     /// Ends the first kernel of the queue.
     fn end_first<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let Some(Entry { number, label, work: Some(work), is_doomed, .. }) = state.queue.pop_front() else {
+        let Some(Entry { number, label, work, is_doomed, .. }) = state.queue.pop_front() else {
             return state;
         };
         let before = match is_doomed {
@@ -304,7 +368,9 @@ impl Stream {
             false => state.failing.clone(),
         };
         drop(state);
-        let ended = guard(|| work.end(before.is_some()));
+        // In a fork, a thread of the parent may have it.
+        let lost = || Err(Arc::new(TransferError::DeviceLost { loss: None }) as Cause);
+        let ended = guard(|| work.map_or_else(lost, |work| work.end(before.is_some())));
         let ended =
             ended.unwrap_or_else(|message| Err(Arc::new(TransferError::Panicked { message }) as Cause));
         let mut state = self.state.lock();
@@ -317,6 +383,7 @@ impl Stream {
             state.fails(failure);
         }
         if state.queue.is_empty() && state.failing.take().is_some() {
+            state.is_refusing = false;
             self.failures.fetch_add(1, Ordering::AcqRel);
         }
         self.settled.store(number, Ordering::Release);
@@ -368,8 +435,8 @@ impl Stream {
     /// Wakes the reaper, because a caller awaits a kernel.
     fn hurry(&self, state: &mut State, number: u64) {
         state.awaited = state.awaited.max(number);
-        if matches!(state.reaper, Reaper::Sleeps | Reaper::Dozes) {
-            state.reaper = Reaper::Runs;
+        if matches!(state.reaper, Helper::Sleeps | Helper::Dozes) {
+            state.reaper = Helper::Runs;
             self.has_come.notify_all();
         }
     }
@@ -431,7 +498,7 @@ impl State {
     /// Returns the place of the last of at most `most` first kernels that are awaited and run in order.
     /// Others are waited for one after the other, because one may wait for what another one holds.
     fn short_batch(&self, most: usize) -> usize {
-        let joins = |entry: &&Entry| entry.is_in_order && entry.number <= self.awaited;
+        let joins = |entry: &&Entry| entry.is_in_order && entry.is_launched && entry.number <= self.awaited;
         self.queue.iter().take(most).take_while(joins).count().saturating_sub(1)
     }
 

@@ -96,8 +96,12 @@ impl Acquire {
 
     /// Requests the given access.
     pub fn access(mut self, region: &impl Region, access: Access) -> Self {
-        self.items.push(Wanted { buffer: region.buffer().clone(), bytes: region.bytes(), access });
+        self.want(region.buffer().clone(), region.bytes(), access);
         self
+    }
+
+    pub(super) fn want(&mut self, buffer: RawBuffer, bytes: Range<u64>, access: Access) {
+        self.items.push(Wanted { buffer, bytes, access });
     }
 
     /// Acquires everything at once, or nothing.
@@ -211,6 +215,13 @@ impl IntoFuture for Acquire {
 /// A poll after the end returns [`AcquireError::Finished`], or the error that the acquire ended with.
 #[derive(Debug)]
 pub struct AcquireFuture(Result<Acquisition, AcquireError>);
+
+impl AcquireFuture {
+    /// Returns whether the acquire waits for other users, so that none of its copies is in flight.
+    pub(super) fn is_queued(&self) -> bool {
+        self.0.as_ref().is_ok_and(Acquisition::is_queued)
+    }
+}
 
 impl Future for AcquireFuture {
     type Output = Result<Grants, AcquireError>;

@@ -121,6 +121,11 @@ impl Acquisition {
         self
     }
 
+    /// Returns whether a part waits in its queue, and none is being prepared.
+    pub(super) fn is_queued(&self) -> bool {
+        self.waiting.is_some() && self.preparing.is_empty()
+    }
+
     /// Runs the acquire to its end on this thread.
     pub(super) fn complete(mut self, wait: Wait<'_>) -> Result<Grants, AcquireError> {
         loop {

@@ -39,8 +39,14 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    pub(super) fn new(grants: Grants, kernel: Fence) -> Self {
-        Self { grants: Some(grants), kernel: Some(kernel), result: Ok(0) }
+    /// Makes the value for a kernel, which may not be launched yet.
+    pub(super) fn of(grants: Grants, kernel: Option<Fence>) -> Self {
+        Self { grants: Some(grants), kernel, result: Ok(0) }
+    }
+
+    /// Launches the kernel.
+    pub(super) fn begin(&mut self, launch: impl FnOnce(&mut Grants) -> Fence) {
+        self.kernel = self.grants.as_mut().map(launch);
     }
 
     /// Waits for the kernel and returns the grants, to be released.

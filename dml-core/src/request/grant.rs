@@ -519,12 +519,14 @@ impl Grants {
         done.map_err(failed)
     }
 
-    /// Records that a kernel was launched on the granted storage. Returns the buffers with their grants.
+    /// Records that a kernel is launched on the granted storage by a stream, so that no thread is the holder.
+    /// Returns the buffers with their grants.
     pub(super) fn launched(&self) -> SmallVec<[(RawBuffer, OwnerId); 3]> {
         let launched = self.grants.iter().map(|grant| {
-            grant.launched_on();
-            grant.written();
-            grant.buffer.0.read(|_| grant.buffer.0.record(|| EventKind::Launched { grant: grant.id }));
+            grant.is_launched_on.store(true, Ordering::Relaxed);
+            grant.is_written.store(true, Ordering::Relaxed);
+            grant.held_by.left(grant.buffer.id(), grant.id);
+            grant.buffer.0.record(|| EventKind::Launched { grant: grant.id });
             (grant.buffer.clone(), grant.id)
         });
         launched.collect()
@@ -535,9 +537,9 @@ impl Grants {
         for grant in &self.grants {
             grant.launched_on();
             grant.written();
-            let _ = grant.buffer.0.change(|locked, _| locked.state.start(grant.id));
+            grant.buffer.0.start(grant.id);
         }
-        InFlight::new(self, kernel)
+        InFlight::of(self, Some(kernel))
     }
 
     /// Ends access and commits the bytes granted for writing.
@@ -591,13 +593,22 @@ impl Grants {
             self.wait_for_tail();
         }
         let mut result = Ok(());
-        while let Some(mut grant) = self.grants.pop() {
-            let mut released = grant.release(outcome);
-            if matches!(released, Err(AcquireError::NotClean { .. })) {
-                released = released.and(grant.release(Outcome::Failed));
+        // What is written comes last: nothing is committed after a loss.
+        for writes in [false, true] {
+            for grant in self.grants.iter_mut().rev().filter(|grant| grant.writes() == writes) {
+                let is_lost = matches!(result, Err(AcquireError::DeviceLost { .. }));
+                let mut released = grant.release(if is_lost && outcome == Outcome::Done {
+                    Outcome::Failed
+                } else {
+                    outcome
+                });
+                if matches!(released, Err(AcquireError::NotClean { .. })) {
+                    released = released.and(grant.release(Outcome::Failed));
+                }
+                result = result.and(released);
             }
-            result = result.and(released);
         }
+        self.grants.clear();
         result
     }
 

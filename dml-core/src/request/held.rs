@@ -47,6 +47,12 @@ impl Holding {
         Self(AtomicU64::new(u64::MAX))
     }
 
+    /// Removes the holder of the grant, which gets no other one.
+    pub(crate) fn left(&self, buffer: BufferId, grant: OwnerId) {
+        self.ended(buffer, grant);
+        self.0.store(u64::MAX, Ordering::Relaxed);
+    }
+
     /// Makes the current thread the holder, because it uses the grant.
     pub(crate) fn used_here(&self, buffer: BufferId, grant: OwnerId) {
         let by = self.0.load(Ordering::Relaxed);

@@ -16,8 +16,9 @@ use crate::memory::fence::Fence;
 use crate::request::grant::Grants;
 use std::error::Error;
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
+use smallvec::SmallVec;
 use thiserror::Error;
 
 /// A scalar argument, by its width.
@@ -111,7 +112,7 @@ pub enum LaunchArg {
         /// The access that was acquired.
         access: Access,
         /// The ranges that were acquired, in bytes of the buffer, ascending and disjoint.
-        ranges: Vec<Range<u64>>,
+        ranges: Ranges,
     },
     /// A scalar.
     Scalar(Scalar),
@@ -120,6 +121,36 @@ pub enum LaunchArg {
     /// The size of each work-group's local memory, in bytes. Frameworks without work-groups pass nothing in
     /// its place.
     Local(u64),
+}
+
+/// Ranges of a buffer, in bytes. One range takes no memory of its own.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Ranges(SmallVec<[Range<u64>; 1]>);
+
+impl Deref for Ranges {
+    type Target = [Range<u64>];
+
+    fn deref(&self) -> &[Range<u64>] {
+        &self.0
+    }
+}
+
+impl From<Range<u64>> for Ranges {
+    fn from(range: Range<u64>) -> Self {
+        Self(SmallVec::from_buf([range]))
+    }
+}
+
+impl From<Vec<Range<u64>>> for Ranges {
+    fn from(ranges: Vec<Range<u64>>) -> Self {
+        Self(ranges.into())
+    }
+}
+
+impl fmt::Debug for Ranges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 impl LaunchArg {
@@ -257,13 +288,17 @@ pub struct Launch<'a> {
     /// Whether the kernel was [submitted](crate::Platform::submit). Its fence may then end with a later launch,
     /// because it is waited for together with others.
     pub is_submission: bool,
+    /// Whether the next launch in the order of the device follows at once, so that the framework may send
+    /// both to the device together.
+    pub is_followed: bool,
 }
 
 impl<'a> Launch<'a> {
     /// Makes a launch of the last items of a run.
     #[must_use]
     pub const fn new(items: &'a Range<u64>, shape: &'a ItemShape, arguments: &'a [LaunchArg]) -> Self {
-        Self { items, total: items.end, shape, arguments, is_independent: false, is_submission: false }
+        let (is_independent, is_submission, is_followed) = (false, false, false);
+        Self { items, total: items.end, shape, arguments, is_independent, is_submission, is_followed }
     }
 
     /// Sets the number of items of the whole run. A number below `items.end` counts as `items.end`.
@@ -273,10 +308,11 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Marks the launch as that of a submission: see [`is_submission`](Self::is_submission).
+    /// Marks the launch as that of a submission: see [`is_submission`](Self::is_submission) and
+    /// [`is_followed`](Self::is_followed).
     #[must_use]
-    pub(super) const fn submitted(mut self) -> Self {
-        self.is_submission = true;
+    pub(super) const fn submitted(mut self, is_followed: bool) -> Self {
+        (self.is_submission, self.is_followed) = (true, is_followed);
         self
     }
 
@@ -437,6 +473,36 @@ pub trait Launcher: Send + Sync {
     /// # Errors
     /// [`LaunchError`], which says whether anything may have been written.
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError>;
+}
+
+/// A launcher that is shared: an [`Arc`] of one.
+#[diagnostic::on_unimplemented(note = "a launcher is submitted in an `Arc`")]
+pub trait SharedLauncher {
+    /// Returns another reference to the launcher.
+    fn shared(&self) -> Arc<dyn Launcher>;
+
+    /// Returns the launcher.
+    fn launcher(&self) -> &dyn Launcher;
+}
+
+impl SharedLauncher for Arc<dyn Launcher> {
+    fn shared(&self) -> Arc<dyn Launcher> {
+        self.clone()
+    }
+
+    fn launcher(&self) -> &dyn Launcher {
+        &**self
+    }
+}
+
+impl<L: Launcher + 'static> SharedLauncher for Arc<L> {
+    fn shared(&self) -> Arc<dyn Launcher> {
+        self.clone()
+    }
+
+    fn launcher(&self) -> &dyn Launcher {
+        &**self
+    }
 }
 
 macro_rules! forwarded {

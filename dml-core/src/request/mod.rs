@@ -2,6 +2,8 @@
 
 pub(crate) mod acquire;
 pub(crate) mod acquisition;
+pub(crate) mod behind;
+pub(crate) mod course;
 pub(crate) mod direct;
 pub(crate) mod external;
 pub(crate) mod flight;

@@ -5,7 +5,8 @@
 //!                                          └── cancel · drop ──▶ copies in flight end, no other begins
 //! ```
 //! A prefetch holds no grant, waits for no other user, and is never queued. Its completed copies stay,
-//! however it ends (I-15). Its run is shared with the requests that wait behind it ([`SharedRun`]).
+//! however it ends (I-15). Its run is shared with the requests that wait behind it ([`SharedRun`]). Only a
+//! prefetch of what submitted kernels are writing waits for them, as a request for reading ([`Behind`]).
 
 use crate::base::id::{ArenaId, DeviceId};
 use crate::base::names::BufferName;
@@ -14,6 +15,7 @@ use crate::buffer::RawBuffer;
 use crate::buffer::engine::{Run, Stop};
 use crate::buffer::error::AcquireError;
 use crate::buffer::shared_run::{Listener, Pace, SharedRun};
+use crate::request::behind::Behind;
 use crate::request::typed::Buffer;
 use crate::state::Begin;
 use bytemuck::Pod;
@@ -47,20 +49,28 @@ enum Course {
         run: Arc<SharedRun>,
         buffer: BufferName,
     },
+    /// The prefetch waits for kernels in flight, and goes on by itself.
+    Behind(std::sync::Arc<Behind>, BufferName),
     /// The prefetch ended in the call that began it.
     Ended(Result<(), AcquireError>),
 }
 
 /// A handle that cancels a prefetch from anywhere, also while another thread waits for it.
 #[derive(Clone, Debug)]
-pub struct PrefetchCanceller(Stop);
+pub struct PrefetchCanceller {
+    stop: Stop,
+    behind: Option<std::sync::Arc<Behind>>,
+}
 
 impl PrefetchCanceller {
     /// Stops the prefetch: no further step begins. A thread that waits for it gets
     /// [`AcquireError::Cancelled`] when the copies in flight have ended. This call does not wait. It has no
     /// effect on a prefetch that has ended.
     pub fn cancel(&self) {
-        self.0.stop();
+        self.stop.stop();
+        if let Some(behind) = &self.behind {
+            behind.cancel();
+        }
     }
 }
 
@@ -80,6 +90,11 @@ impl Prefetch {
                 }
                 Poll::Ready(ended) => ended,
             },
+            Ok(Planned::Behind(arena)) => {
+                let acquire = buffer.platform().acquire_in(arena).read(&buffer.range(bytes.clone()));
+                let behind = Behind::begin(buffer.name(), acquire.located_at(origin));
+                return Self { course: Course::Behind(behind, buffer.name()), stop };
+            }
             Ok(Planned::Answered(Begin::Busy { reason, .. })) => {
                 Err(AcquireError::Busy { buffer: buffer.name(), reason })
             }
@@ -99,6 +114,9 @@ impl Prefetch {
     pub fn wait(self) -> Result<(), AcquireError> {
         match &self.course {
             Course::Running { run, .. } => run.complete(),
+            Course::Behind(behind, buffer) => {
+                behind.wait(None).unwrap_or_else(|| Err(AcquireError::Cancelled { buffer: buffer.clone() }))
+            }
             Course::Ended(result) => result.clone(),
         }
     }
@@ -111,12 +129,12 @@ impl Prefetch {
     /// [`AcquireError::Timeout`] if the bytes are not there in time; otherwise as [`wait`](Self::wait).
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<(), AcquireError> {
         let deadline = Instant::now().checked_add(timeout);
-        match &self.course {
-            Course::Running { run, buffer } => run
-                .finish(deadline)
-                .unwrap_or_else(|| Err(AcquireError::Timeout { buffer: buffer.clone(), waited: timeout })),
-            Course::Ended(result) => result.clone(),
-        }
+        let (ended, buffer) = match &self.course {
+            Course::Running { run, buffer } => (run.finish(deadline), buffer),
+            Course::Behind(behind, buffer) => (behind.wait(deadline), buffer),
+            Course::Ended(result) => return result.clone(),
+        };
+        ended.unwrap_or_else(|| Err(AcquireError::Timeout { buffer: buffer.clone(), waited: timeout }))
     }
 
     /// Gives the prefetch up, as dropping it does. No further step begins. The call returns after the copies
@@ -129,7 +147,11 @@ impl Prefetch {
     /// Returns a handle that cancels the prefetch while another thread waits for it.
     #[must_use]
     pub fn canceller(&self) -> PrefetchCanceller {
-        PrefetchCanceller(self.stop.clone())
+        let behind = match &self.course {
+            Course::Behind(behind, _) => Some(behind.clone()),
+            Course::Running { .. } | Course::Ended(_) => None,
+        };
+        PrefetchCanceller { stop: self.stop.clone(), behind }
     }
 }
 
@@ -141,6 +163,7 @@ impl Future for Prefetch {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &self.course {
             Course::Running { run, .. } => run.carry_on(Pace::Await, Listener::Asker(context.waker())),
+            Course::Behind(behind, _) => behind.poll(context.waker()),
             Course::Ended(result) => Poll::Ready(result.clone()),
         }
     }
@@ -148,8 +171,10 @@ impl Future for Prefetch {
 
 impl Drop for Prefetch {
     fn drop(&mut self) {
-        if let Course::Running { run, .. } = &self.course {
-            run.give_up();
+        match &self.course {
+            Course::Running { run, .. } => run.give_up(),
+            Course::Behind(behind, _) => behind.give_up(),
+            Course::Ended(_) => {}
         }
     }
 }
@@ -157,6 +182,8 @@ impl Drop for Prefetch {
 /// The machine's answer to a prefetch.
 enum Planned {
     Run(Arc<SharedRun>),
+    /// Kernels in flight write some of the bytes.
+    Behind(ArenaId),
     Answered(Begin),
 }
 
@@ -177,6 +204,7 @@ fn plan(
                 locked.add_prefetch(&run);
                 Planned::Run(run)
             }
+            Begin::Busy { .. } if locked.state.streams_write(span) => Planned::Behind(arena),
             answer => Planned::Answered(answer),
         }
     }))
@@ -203,6 +231,9 @@ impl RawBuffer {
     /// Copies that do not depend on another begin in this call. If their mechanism moves the bytes before it
     /// returns, they also end in it. A prefetch does not wait for other users; its [`wait`](Prefetch::wait)
     /// reports the obstacle. A later writer waits until the [`Prefetch`] has ended or is dropped.
+    ///
+    /// Kernels that were [submitted](crate::Platform::submit) are no obstacle. The prefetch stands in the queue
+    /// behind them, and brings what they write once they have ended, whether the value is polled or not.
     #[track_caller]
     pub fn prefetch(&self, device: DeviceId, bytes: impl RangeBounds<u64>) -> Prefetch {
         let home = self.0.platform.home_of(device);

@@ -12,14 +12,12 @@ use crate::base::guard::guard;
 use crate::base::id::DeviceId;
 use crate::base::sync::Arc;
 use crate::buffer::error::AcquireError;
-use crate::memory::error::TransferError;
 use crate::memory::fence::Fence;
 use crate::platform::Platform;
-use crate::platform::stream::{Cause, Failure, Stream, Work};
 use crate::request::acquire::{Acquire, AcquireFuture};
-use crate::request::flight::InFlight;
+use crate::request::course::{Aside, Begun, Course, Submission, failed, launched, panicked};
 use crate::request::grant::Grants;
-use crate::request::launch::{ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Scalar};
+use crate::request::launch::{ItemShape, Launch, LaunchArg, LaunchError, Misfit, Scalar, SharedLauncher};
 use crate::request::region::Region;
 use std::error::Error;
 use std::fmt;
@@ -27,8 +25,12 @@ use std::future::Future;
 use std::ops::Range;
 use std::panic::Location;
 use std::pin::Pin;
+use std::sync::OnceLock;
 use std::task::{Context, Poll};
 use thiserror::Error;
+
+/// Number of arguments for which there is room from the start.
+const ARGUMENTS: usize = 8;
 
 /// Why a kernel was not submitted, or failed afterwards.
 #[derive(Clone, Debug, Error)]
@@ -61,6 +63,10 @@ pub enum SubmitError {
     },
     /// A kernel failed on the device. What it and the kernels behind it on its stream were to write is
     /// poisoned.
+    ///
+    /// A framework may know of several kernels together whether they ended well. The first of them is then
+    /// named. With `DML_SETTLE=each` in the environment, every submission is waited for at once, so that the
+    /// failed kernel is named.
     #[error("{kernel}, submission {number} of {device}, failed: {cause}")]
     Failed {
         /// The device.
@@ -106,7 +112,7 @@ impl From<[u64; 3]> for Items {
 ///
 /// # Order
 /// The kernels that one thread submits act as if each had ended before the next one began, whatever buffers
-/// they name. Kernels of one device whose launcher [runs in order](Launcher::runs_in_order) do not wait for
+/// they name. Kernels of one device whose launcher [runs in order](crate::Launcher::runs_in_order) do not wait for
 /// each other in that: a kernel queues on the device behind those that it depends on. Other uses of the bytes
 /// wait until the kernel has ended: on another device, in a view of the host, or under a plain
 /// [acquire](Platform::acquire).
@@ -116,21 +122,18 @@ impl From<[u64; 3]> for Items {
 /// stream were to write. A kernel that was refused changed nothing.
 #[must_use = "nothing is launched until items, try_items or items_async"]
 pub struct Submit<'a> {
-    acquire: Acquire,
     platform: Platform,
     device: DeviceId,
-    launcher: &'a dyn Launcher,
+    launcher: &'a dyn SharedLauncher,
     label: Option<Arc<str>>,
     arguments: Vec<LaunchArg>,
     local: [u64; 3],
 }
 
 impl<'a> Submit<'a> {
-    fn new(platform: &Platform, device: DeviceId, launcher: &'a dyn Launcher) -> Self {
-        let mut acquire = platform.acquire(device);
-        acquire.is_submission = launcher.runs_in_order();
-        let (arguments, local) = (Vec::new(), [0; 3]);
-        Self { acquire, platform: platform.clone(), device, launcher, label: None, arguments, local }
+    fn new(platform: &Platform, device: DeviceId, launcher: &'a dyn SharedLauncher) -> Self {
+        let (arguments, local) = (Vec::with_capacity(ARGUMENTS), [0; 3]);
+        Self { platform: platform.clone(), device, launcher, label: None, arguments, local }
     }
 
     /// Sets the name that errors give the kernel, instead of the launcher's.
@@ -156,10 +159,9 @@ impl<'a> Submit<'a> {
 
     /// Passes a buffer, or a part of one, with the given access. A device kernel gets the whole storage, also
     /// for a part.
-    pub fn access(mut self, region: &impl Region, access: Access) -> Self {
+    pub fn access(self, region: &impl Region, access: Access) -> Self {
         let (buffer, bytes) = (region.buffer().clone(), region.bytes());
-        self.acquire = self.acquire.access(&buffer.range(bytes.clone()), access);
-        self.argument(LaunchArg::Buffer { buffer, access, ranges: vec![bytes] })
+        self.argument(LaunchArg::Buffer { buffer, access, ranges: bytes.into() })
     }
 
     /// Passes a scalar.
@@ -198,13 +200,13 @@ impl<'a> Submit<'a> {
     #[track_caller]
     pub fn items(self, items: impl Into<Items>) -> Result<Submission, SubmitError> {
         let origin = Location::caller();
-        let ready = self.checked(items.into())?;
-        ready.stream.wait_for_room();
+        let mut ready = self.checked(items.into())?;
+        ready.course.stream.wait_for_room();
         loop {
-            let failures = ready.stream.failures();
+            let failures = ready.course.stream.failures();
             let grants = ready.acquire(origin).wait()?;
             if let Some(submitted) = ready.launch(grants, failures) {
-                return submitted;
+                return submitted.and_then(settled_each);
             }
         }
     }
@@ -216,12 +218,12 @@ impl<'a> Submit<'a> {
     #[track_caller]
     pub fn try_items(self, items: impl Into<Items>) -> Result<Submission, SubmitError> {
         let origin = Location::caller();
-        let ready = self.checked(items.into())?;
-        if !ready.stream.has_room() {
-            return Err(SubmitError::Full { device: ready.device() });
+        let mut ready = self.checked(items.into())?;
+        if !ready.course.stream.has_room() {
+            return Err(SubmitError::Full { device: ready.course.device() });
         }
         loop {
-            let failures = ready.stream.failures();
+            let failures = ready.course.stream.failures();
             let grants = ready.acquire(origin).try_now()?;
             if let Some(submitted) = ready.launch(grants, failures) {
                 return submitted;
@@ -240,8 +242,9 @@ impl<'a> Submit<'a> {
     }
 
     fn checked(self, Items { dimensions, sizes }: Items) -> Result<Ready<'a>, SubmitError> {
-        let Self { acquire, platform, device, launcher, label, arguments, local } = self;
-        let arena = platform.home_of(device)?;
+        let Self { platform, device, launcher, label, arguments, local } = self;
+        let shared = launcher;
+        let launcher = shared.launcher();
         guard(|| launcher.check(&arguments)).unwrap_or(Ok(()))?;
         let [columns, rows, planes] = sizes;
         let (shape, items) = match dimensions {
@@ -251,8 +254,9 @@ impl<'a> Submit<'a> {
         };
         guard(|| launcher.check_groups(&shape)).unwrap_or(Ok(()))?;
         let label = label.unwrap_or_else(|| guard(|| launcher.label()).unwrap_or_default());
-        let stream = platform.0.streams.of(arena).clone();
-        Ok(Ready { acquire, platform, device, launcher, label, arguments, shape, items, stream })
+        let is_in_order = guard(|| launcher.runs_in_order()).unwrap_or(false);
+        let course = Course::new(platform, device, label, is_in_order)?;
+        Ok(Ready { course, launcher: shared, arguments, shape, items })
     }
 }
 
@@ -264,82 +268,53 @@ impl fmt::Debug for Submit<'_> {
 
 /// A checked kernel.
 struct Ready<'a> {
-    acquire: Acquire,
-    platform: Platform,
-    device: DeviceId,
-    launcher: &'a dyn Launcher,
-    label: Arc<str>,
+    course: Course,
+    launcher: &'a dyn SharedLauncher,
     arguments: Vec<LaunchArg>,
     shape: ItemShape,
     items: Range<u64>,
-    stream: Arc<Stream>,
 }
 
 impl Ready<'_> {
     fn acquire(&self, origin: &'static Location<'static>) -> Acquire {
-        self.acquire.clone().located_at(origin)
+        let mut acquire = self.course.acquire(origin);
+        for argument in &self.arguments {
+            if let LaunchArg::Buffer { buffer, access, ranges } = argument {
+                ranges.iter().for_each(|bytes| acquire.want(buffer.clone(), bytes.clone(), *access));
+            }
+        }
+        acquire
     }
 
-    fn device(&self) -> Arc<str> {
-        self.platform.device_desc(self.device).name.clone()
-    }
-
-    /// Launches the kernel. `failures` is the number of failures on the stream before the request. Returns
-    /// `None` if there was another one meanwhile: the kernel might then read what a failed one should have
-    /// written.
-    fn launch(&self, mut grants: Grants, failures: u64) -> Option<Result<Submission, SubmitError>> {
-        if self.stream.failures() != failures {
+    /// Launches the kernel, or leaves that to the stream. `failures` is the number of failures on the stream
+    /// before the request. Returns `None` if there was another one meanwhile: the kernel might then read what
+    /// a failed one should have written.
+    fn launch(&mut self, mut grants: Grants, failures: u64) -> Option<Result<Submission, SubmitError>> {
+        let stream = &self.course.stream;
+        // Before the failures are counted: a launch that failed is among them, or the stream refuses others.
+        let is_aside = self.course.is_in_order && stream.launches_aside();
+        if stream.failures() != failures {
             drop(grants);
             return None;
         }
-        let launch = Launch::new(&self.items, &self.shape, &self.arguments).submitted();
-        let launched = guard(|| self.launcher.launch(&launch, &mut grants))
-            .unwrap_or_else(|message| Err(LaunchError::failed(format!("the launcher panicked: {message}"))));
-        let (has_started, cause) = match launched {
-            Ok(kernel) => {
-                let (started, is_in_order) = (grants.launched(), self.acquire.is_submission);
-                let work = Box::new(InFlight::new(grants.hand_over(), kernel));
-                let number = self.stream.push(work, (self.label.clone(), is_in_order), failures);
-                // Those that follow are let in only now, so that their numbers are greater.
-                for (buffer, grant) in started {
-                    let _ = buffer.0.change(|locked, _| locked.state.start(grant));
-                }
-                return Some(Ok(Submission { stream: self.stream.clone(), device: self.device(), number }));
-            }
-            Err(LaunchError::NotStarted(cause)) => {
-                let _ = grants.not_started();
-                (false, cause)
-            }
-            Err(LaunchError::Failed(cause)) => {
-                // It ends behind the kernels before it, which would otherwise commit what it has written to.
-                let message = cause.to_string().into();
-                let error = TransferError::Framework { call: "launch", code: -1, message };
-                let failed = Fence::running(move || Err(error));
-                let work = Box::new(InFlight::new(grants.hand_over(), failed));
-                let number = self.stream.push(work, (self.label.clone(), false), failures);
-                self.stream.settle(number);
-                (true, cause)
-            }
+        let begun = if is_aside {
+            let (launcher, arguments) = (self.launcher.shared(), std::mem::take(&mut self.arguments));
+            Begun::Aside(Aside { launcher, arguments, shape: self.shape, items: self.items.clone() })
+        } else {
+            let launch = Launch::new(&self.items, &self.shape, &self.arguments).submitted(false);
+            Begun::Here(launched(self.launcher.launcher(), &launch, &mut grants))
         };
-        let (device, kernel) = (self.device(), self.label.clone());
-        Some(Err(SubmitError::Launch { device, kernel, has_started, cause: cause.into() }))
+        Some(self.course.begin(grants, begun, failures))
     }
 }
 
-impl Work for InFlight {
-    fn wait(&mut self) {
-        self.finish();
+/// Waits for a submission if the environment asks for that, to find a kernel that fails.
+fn settled_each(submission: Submission) -> Result<Submission, SubmitError> {
+    static EACH: OnceLock<bool> = OnceLock::new();
+    if *EACH.get_or_init(|| std::env::var_os("DML_SETTLE").is_some_and(|value| value == "each")) {
+        submission.wait()?;
     }
-
-    fn has_ended(&self) -> bool {
-        // A kernel that can only be waited for counts as ended, so that it is.
-        InFlight::has_ended(self) || self.blocks()
-    }
-
-    fn end(self: Box<Self>, fails: bool) -> Result<(), Cause> {
-        let grants = self.wait().map_err(|error| Arc::new(error) as Cause)?;
-        if fails { grants.failed() } else { grants.release() }.map_err(|error| Arc::new(error) as Cause)
-    }
+    Ok(submission)
 }
 
 /// A submission in progress, for any executor.
@@ -369,9 +344,9 @@ impl Future for SubmitFuture<'_> {
         loop {
             let (acquire, failures) = match acquiring {
                 Some(acquiring) => acquiring,
-                None => match ready.stream.poll_room(context.waker()) {
+                None => match ready.course.stream.poll_room(context.waker()) {
                     Poll::Ready(()) => {
-                        let failures = ready.stream.failures();
+                        let failures = ready.course.stream.failures();
                         acquiring.insert((ready.acquire(origin).into_future(), failures))
                     }
                     Poll::Pending => return Poll::Pending,
@@ -399,66 +374,16 @@ impl Future for SubmitFuture<'_> {
     }
 }
 
-/// A kernel that was submitted. Dropping the value neither cancels the kernel nor waits for it.
-#[derive(Clone, Debug)]
-pub struct Submission {
-    stream: Arc<Stream>,
-    device: Arc<str>,
-    number: u64,
-}
-
-impl Submission {
-    /// Returns the number of the kernel on its stream, from 1.
-    #[must_use]
-    pub fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// Returns whether the kernel has ended, with or without an error, and its bytes can be had.
-    #[must_use]
-    pub fn has_ended(&self) -> bool {
-        self.stream.has_settled(self.number)
-    }
-
-    /// Waits until the kernel and all before it on its stream have ended.
-    ///
-    /// # Errors
-    /// [`SubmitError::Failed`] if the kernel failed, or one before it whose failure it shares. A stream
-    /// remembers its last 1024 failures.
-    pub fn wait(&self) -> Result<(), SubmitError> {
-        self.stream.settle(self.number);
-        self.ended()
-    }
-
-    fn ended(&self) -> Result<(), SubmitError> {
-        self.stream.failure(self.number).map_or(Ok(()), |failure| Err(failed(&self.device, failure)))
-    }
-}
-
-impl Future for Submission {
-    type Output = Result<(), SubmitError>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.stream.poll(self.number, context.waker()) {
-            true => Poll::Ready(self.ended()),
-            false => Poll::Pending,
-        }
-    }
-}
-
-fn failed(device: &Arc<str>, Failure { number, label, cause, .. }: Failure) -> SubmitError {
-    SubmitError::Failed { device: device.clone(), kernel: label, number, cause }
-}
-
 impl Platform {
     /// Starts to submit a kernel to a device.
     ///
     /// # Examples
     /// ```
     /// # use dml_core::{Buffer, DeviceId, Launcher, Platform, SubmitError};
+    /// # use std::sync::Arc;
     /// # fn example(
     /// #     (platform, gpu): (&Platform, DeviceId),
-    /// #     (scale, a, b): (&dyn Launcher, &Buffer<f32>, &Buffer<f32>),
+    /// #     (scale, a, b): (Arc<dyn Launcher>, &Buffer<f32>, &Buffer<f32>),
     /// # ) -> Result<(), SubmitError> {
     /// platform.submit(gpu, &scale).read(a).write(b).scalar(2.5_f32).items(a.len())?; // returns at once
     /// platform.submit(gpu, &scale).read(b).write(a).scalar(0.5_f32).items(a.len())?; // behind it
@@ -466,8 +391,61 @@ impl Platform {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn submit<'a>(&self, device: DeviceId, kernel: &'a impl Launcher) -> Submit<'a> {
+    pub fn submit<'a>(&self, device: DeviceId, kernel: &'a impl SharedLauncher) -> Submit<'a> {
         Submit::new(self, device, kernel)
+    }
+
+    /// Submits work that the program launches itself, on the framework's own stream: the queue of an
+    /// [`OpenClArena`], the stream of a [`CudaArena`]. `buffers` names the buffers, and `launch` gets them,
+    /// launches and returns the fence of the work. It is called once, on this thread.
+    ///
+    /// The work must run behind the kernels that were submitted to the device before, and its fence report
+    /// the first failure of any of its commands. Otherwise contents may be wrong.
+    ///
+    /// # Errors
+    /// As [`Submit::items`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use dml_core::{Buffer, DeviceId, Fence, LaunchError, Platform, SubmitError};
+    /// # fn my_launch(native: Option<dml_core::NativeHandle>) -> Fence { Fence::done(0) }
+    /// # fn example(
+    /// #     (platform, gpu): (&Platform, DeviceId), (a, b): (&Buffer<f32>, &Buffer<f32>),
+    /// # ) -> Result<(), SubmitError> {
+    /// platform.submit_with(gpu, "my kernel", |acquire| acquire.read(a).write(b), |grants| {
+    ///     let to = grants.native(b).map_err(LaunchError::not_started)?;
+    ///     Ok(my_launch(to)) // enqueues, and does not wait
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// [`OpenClArena`]: https://docs.rs/dml-arenas/latest/dml_arenas/struct.OpenClArena.html#method.queue
+    /// [`CudaArena`]: https://docs.rs/dml-arenas/latest/dml_arenas/struct.CudaArena.html#method.stream
+    #[track_caller]
+    pub fn submit_with(
+        &self,
+        device: DeviceId,
+        label: &str,
+        buffers: impl FnOnce(Acquire) -> Acquire,
+        launch: impl FnOnce(&mut Grants) -> Result<Fence, LaunchError>,
+    ) -> Result<Submission, SubmitError> {
+        let origin = Location::caller();
+        let course = Course::new(self.clone(), device, label.into(), true)?;
+        let acquire = buffers(course.acquire(origin));
+        course.stream.wait_for_room();
+        let (mut grants, failures) = loop {
+            let failures = course.stream.failures();
+            let grants = acquire.clone().wait()?;
+            let may_launch = course.stream.wait_for_launches();
+            if may_launch && course.stream.failures() == failures {
+                break (grants, failures);
+            }
+            drop(grants);
+            course.stream.settle(course.stream.given());
+        };
+        let begun = guard(|| launch(&mut grants)).unwrap_or_else(panicked);
+        course.begin(grants, Begun::Here(begun), failures).and_then(settled_each)
     }
 
     /// Waits until all kernels that were submitted to a device so far have ended.

@@ -231,7 +231,7 @@ impl Parameter {
                 LaunchArg::Buffer {
                     buffer: buffer.clone(),
                     access: argument.access,
-                    ranges: ranges.unwrap_or_default(),
+                    ranges: ranges.unwrap_or_default().into(),
                 }
             }
             Self::Value(value) => value.clone(),

@@ -8,7 +8,10 @@
 use super::{Arg, ByHandError, Device, language, unusable};
 use crate::prepare::Language;
 use dml_arenas::launch;
-use dml_core::{Access, Buffer, DeviceId, ItemShape, Launch, LaunchArg, Launcher, Platform, Region};
+use dml_core::{
+    Access, Buffer, DeviceId, ItemShape, Launch, LaunchArg, Launcher, Platform, Region, Submission,
+    SubmitError,
+};
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
@@ -145,15 +148,43 @@ impl Chains {
     pub fn submitted(&self, shape: Shape, kernels: usize) -> Result<Duration, Failed> {
         let buffers = self.buffers(shape)?;
         let begun = Instant::now();
-        for [x, y, to] in shape.steps(kernels) {
-            let submit = self.platform.submit(self.device, &self.launcher).group([LOCAL, 1, 1]);
-            let submit = submit.read(&buffers[x]).read(&buffers[y]).write(&buffers[to]);
-            submit.scalar(self.elements).items(self.elements)?;
+        for step in shape.steps(kernels) {
+            self.submit(step, &buffers)?;
         }
         self.platform.settle(self.device)?;
         let took = begun.elapsed();
         verified(shape, kernels, &buffers[0].read()?)?;
         Ok(took)
+    }
+
+    /// Submits a chain of `kernels` kernels on each of several devices, in turns on this thread, and waits
+    /// for all of them. Returns the elapsed time.
+    ///
+    /// # Errors
+    /// As [`submitted`](Self::submitted).
+    pub fn at_once(chains: &[&Self], kernels: usize) -> Result<Duration, Failed> {
+        let shape = Shape::Chain;
+        let buffers: Vec<_> = chains.iter().map(|one| one.buffers(shape)).collect::<Result<_, _>>()?;
+        let begun = Instant::now();
+        for step in shape.steps(kernels) {
+            for (chain, buffers) in chains.iter().zip(&buffers) {
+                chain.submit(step, buffers)?;
+            }
+        }
+        for chain in chains {
+            chain.platform.settle(chain.device)?;
+        }
+        let took = begun.elapsed();
+        for buffers in &buffers {
+            verified(shape, kernels, &buffers[0].read()?)?;
+        }
+        Ok(took)
+    }
+
+    fn submit(&self, [x, y, to]: [usize; 3], buffers: &[Buffer<u32>]) -> Result<Submission, SubmitError> {
+        let submit = self.platform.submit(self.device, &self.launcher).group([LOCAL, 1, 1]);
+        let submit = submit.read(&buffers[x]).read(&buffers[y]).write(&buffers[to]);
+        submit.scalar(self.elements).items(self.elements)
     }
 
     /// Launches `kernels` kernels under one grant of all buffers, and waits for them once. Returns the
@@ -172,7 +203,7 @@ impl Chains {
             let buffer = |at: usize, access| LaunchArg::Buffer {
                 buffer: buffers[at].raw().clone(),
                 access,
-                ranges: vec![buffers[at].bytes()],
+                ranges: buffers[at].bytes().into(),
             };
             let arguments = [
                 buffer(x, Access::ReadOnly),
@@ -199,10 +230,8 @@ impl Chains {
     pub fn one_by_one(&self, shape: Shape, kernels: usize) -> Result<Duration, Failed> {
         let buffers = self.buffers(shape)?;
         let begun = Instant::now();
-        for [x, y, to] in shape.steps(kernels) {
-            let submit = self.platform.submit(self.device, &self.launcher).group([LOCAL, 1, 1]);
-            let submit = submit.read(&buffers[x]).read(&buffers[y]).write(&buffers[to]);
-            submit.scalar(self.elements).items(self.elements)?.wait()?;
+        for step in shape.steps(kernels) {
+            self.submit(step, &buffers)?.wait()?;
         }
         let took = begun.elapsed();
         verified(shape, kernels, &buffers[0].read()?)?;

@@ -63,7 +63,60 @@ fn measure(options: &ChainOptions) -> Result<json::Chain, Failure> {
         let missing: String = missing.collect();
         return Err(Failure::Usage(format!("chain needs a device of OpenCL or CUDA{missing}")));
     }
-    Ok(json::Chain { kernels: options.kernels, runs: options.runs, rows })
+    let mut compiled =
+        machine.devices.iter().filter(|device| by_hand::language(platform, **device).is_some());
+    let pairs = match (compiled.next(), compiled.next()) {
+        (Some(one), Some(other)) => vec![pair(platform, [*one, *other], options)?],
+        _ => Vec::new(),
+    };
+    Ok(json::Chain { kernels: options.kernels, runs: options.runs, rows, pairs })
+}
+
+/// Measures a chain on each of two devices, alone and both at once.
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+fn pair(
+    platform: &dml::Platform,
+    devices: [dml::DeviceId; 2],
+    options: &ChainOptions,
+) -> Result<json::ChainPair, Failure> {
+    use dml_workloads::by_hand::chain::{Chains, Failed, Shape};
+
+    /// The number of elements of the buffers: a kernel takes longer than two submissions.
+    const ELEMENTS: u64 = 1 << 20;
+
+    let failed = |error: Failed| Failure::Work(error.to_string());
+    let new = |device| Chains::new(platform, device, ELEMENTS).map_err(failed);
+    let ([one, other], kernels) = ([new(devices[0])?, new(devices[1])?], options.kernels as usize);
+    let mut seconds: [Vec<f64>; 3] = Default::default();
+    for round in 0..=options.runs {
+        let times = [
+            one.submitted(Shape::Chain, kernels),
+            other.submitted(Shape::Chain, kernels),
+            Chains::at_once(&[&one, &other], kernels),
+        ];
+        for (seconds, time) in seconds.iter_mut().zip(times) {
+            let time = time.map_err(failed)?.as_secs_f64();
+            if round > 0 {
+                seconds.push(time);
+            }
+        }
+    }
+    let per_kernel = |seconds: &[f64]| median(seconds) * 1e9 / options.kernels as f64;
+    let [first, second, both] = &seconds;
+    let alone = first.iter().zip(second).map(|(one, other)| one.max(*other));
+    let ratios: Vec<f64> = both.iter().zip(alone).map(|(both, longer)| both / longer).collect();
+    Ok(json::ChainPair {
+        devices: devices.map(|device| platform.device_desc(device).name.to_string()),
+        elements: ELEMENTS,
+        alone_ns: [per_kernel(first), per_kernel(second)],
+        both_ns: per_kernel(both),
+        over_longer: median(&ratios),
+    })
+}
+
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+fn median(seconds: &[f64]) -> f64 {
+    dml::scheduler::metrics::Summary::of(seconds).map_or(0.0, |summary| summary.median)
 }
 
 /// Returns the medians of a row, from the seconds of each way: submitted, by hand, under one grant, and one
@@ -74,10 +127,7 @@ fn row(
     kernels: u64,
     seconds: &[Vec<f64>; 4],
 ) -> json::ChainRow {
-    let median = |seconds: &Vec<f64>| {
-        dml::scheduler::metrics::Summary::of(seconds).map_or(0.0, |summary| summary.median)
-    };
-    let [submitted, by_hand, one_grant, one_by_one] = seconds.each_ref().map(median);
+    let [submitted, by_hand, one_grant, one_by_one] = seconds.each_ref().map(|seconds| median(seconds));
     let per_kernel = |seconds: f64| seconds * 1e9 / kernels as f64;
     let ratios: Vec<f64> = seconds[0].iter().zip(&seconds[1]).map(|(one, other)| one / other).collect();
     json::ChainRow {
@@ -111,7 +161,14 @@ fn text(result: &json::Chain) -> String {
     let rows: Vec<_> = std::iter::once(heading.map(str::to_owned).to_vec()).chain(rows).collect();
     let (kernels, runs) = (result.kernels, result.runs);
     let first = format!("time per kernel, of {kernels} dependent kernels; median of {runs} runs");
-    [first, String::new()].into_iter().chain(table::lines(&rows)).map(|line| line + "\n").collect()
+    let pairs = result.pairs.iter().map(|pair| {
+        let ([one, other], [first, second]) = (&pair.devices, pair.alone_ns.map(time));
+        let (both, ratio) = (time(pair.both_ns), pair.over_longer);
+        format!("{one} alone {first}, {other} alone {second}, both at once {both}: {ratio:.2} of the longer")
+    });
+    let pairs = (!result.pairs.is_empty()).then(String::new).into_iter().chain(pairs);
+    let lines = [first, String::new()].into_iter().chain(table::lines(&rows)).chain(pairs);
+    lines.map(|line| line + "\n").collect()
 }
 
 #[cfg(test)]
@@ -127,7 +184,7 @@ mod tests {
         let found = [row.per_kernel_ns, row.by_hand_ns, row.one_grant_ns, row.one_by_one_ns];
         assert_eq!(found, [500_000.0, 250_000.0, 125_000.0, 1_000_000.0]);
         assert_eq!(row.over_by_hand, 2.0);
-        let text = text(&json::Chain { kernels: 1000, runs: 3, rows: vec![row] });
+        let text = text(&json::Chain { kernels: 1000, runs: 3, rows: vec![row], pairs: Vec::new() });
         assert!(text.contains("500.0 us") && text.contains("250.0 us") && text.contains("2.00"), "{text}");
     }
 }

@@ -429,6 +429,17 @@ pub(crate) struct Chain {
     pub(crate) kernels: u64,
     pub(crate) runs: u32,
     pub(crate) rows: Vec<ChainRow>,
+    pub(crate) pairs: Vec<ChainPair>,
+}
+
+/// A chain on each of two devices at once. All figures are medians.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ChainPair {
+    pub(crate) devices: [String; 2],
+    pub(crate) elements: u64,
+    pub(crate) alone_ns: [f64; 2],
+    pub(crate) both_ns: f64,
+    pub(crate) over_longer: f64,
 }
 
 /// The kernels of one shape and size on one device. All figures are medians.

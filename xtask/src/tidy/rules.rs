@@ -46,7 +46,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "tests/functions.rs",
     "tests/kernels/",
     "tests/launching.rs",
-    "tests/submitting.rs",
+    "tests/submitting/",
     "tests/loom/helpers.rs",
 ];
 

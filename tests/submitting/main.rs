@@ -2,19 +2,20 @@
 
 #![cfg(not(dml_loom))]
 
-use dml::arenas::kit::{Signal, Signaller};
+mod ahead;
+mod devices;
+mod queue;
+mod random;
+
 use dml::arenas::{Discover, DiscoverOptions, launch};
 use dml::core::record::EventKind;
-use dml::core::{
-    AcquireError, Buffer, DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit,
-    Platform, SubmitError, TransferError,
-};
+use dml::core::{AcquireError, Buffer, DeviceId, Launcher, Platform, SubmitError};
 use dml_verify::history::{assert_history, violations};
 use dml_verify::random::Random;
-use dml_verify::{Audited, block_on, poll_once, watched};
+use dml_verify::{block_on, poll_once, watched};
+use queue::{Queue, Refuses, WORDS, host, plain, step, words};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex};
 
 const SOURCE: &str = "
 kernel void scale(global const float* from, global float* to, float by, ulong end) {
@@ -78,149 +79,6 @@ fn a_chain_of_kernels_gives_what_one_after_the_other_gives() {
     assert!(scene.platform.leaked_grants().is_empty());
 }
 
-const WORDS: usize = 16;
-
-/// What a kernel does: `to = 3 * from + number`, word by word; or it fails.
-struct Job {
-    from: usize,
-    to: usize,
-    number: u32,
-    fails: bool,
-    ends: Signaller,
-}
-
-/// A gate that the kernels of a queue wait at.
-#[derive(Default)]
-struct Gate {
-    is_open: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Gate {
-    fn set(&self, is_open: bool) {
-        *self.is_open.lock().unwrap() = is_open;
-        self.changed.notify_all();
-    }
-
-    fn pass(&self) {
-        let mut is_open = self.is_open.lock().unwrap();
-        while !*is_open {
-            is_open = self.changed.wait(is_open).unwrap();
-        }
-    }
-}
-
-/// A queue that runs kernels on main memory, one after the other, on a thread of its own.
-struct Queue {
-    jobs: Sender<Job>,
-    gate: Arc<Gate>,
-    is_in_order: bool,
-    /// Whether its fences can only be waited for.
-    blocks: AtomicBool,
-    /// The numbers of the kernels that fail.
-    fails: Mutex<Vec<u32>>,
-    /// What the next launch does instead.
-    refuses: Mutex<Option<Refuses>>,
-    /// The launched kernels: the addresses of their buffers, and their numbers.
-    launched: Mutex<Vec<(usize, usize, u32)>>,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Refuses {
-    NotStarted,
-    Failed,
-    Panics,
-}
-
-impl Queue {
-    fn new(is_in_order: bool) -> Arc<Self> {
-        let (jobs, received): (_, Receiver<Job>) = channel();
-        let gate = Arc::new(Gate { is_open: Mutex::new(true), changed: Condvar::new() });
-        let passes = gate.clone();
-        std::thread::spawn(move || {
-            for Job { from, to, number, fails, ends } in received {
-                passes.pass();
-                if fails {
-                    let message = format!("kernel {number} trapped").into();
-                    ends.end(Err(TransferError::Framework { call: "queue", code: 7, message }));
-                    continue;
-                }
-                for word in 0..WORDS {
-                    let (from, to) = (from as *const u32, to as *mut u32);
-                    // SAFETY: until the fence ends, the grants keep both buffers, and no other code touches
-                    // them.
-                    unsafe { *to.add(word) = (*from.add(word)).wrapping_mul(3).wrapping_add(number) };
-                }
-                ends.end(Ok(0));
-            }
-        });
-        let (fails, refuses, launched) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let blocks = AtomicBool::new(false);
-        Arc::new(Self { jobs, gate, is_in_order, blocks, fails, refuses, launched })
-    }
-}
-
-impl Launcher for Queue {
-    fn check(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
-        match arguments {
-            [LaunchArg::Buffer { .. }, LaunchArg::Buffer { .. }, LaunchArg::Scalar(_)] => Ok(()),
-            _ => Err(Misfit::Count { kernel: "step".to_owned(), takes: 3, given: arguments.len() }),
-        }
-    }
-
-    fn label(&self) -> Arc<str> {
-        "step".into()
-    }
-
-    fn runs_in_order(&self) -> bool {
-        self.is_in_order
-    }
-
-    fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
-        let [
-            LaunchArg::Buffer { buffer: from, .. },
-            LaunchArg::Buffer { buffer: to, .. },
-            LaunchArg::Scalar(number),
-        ] = launch.arguments
-        else {
-            panic!("they were checked")
-        };
-        let to = grants.slice_mut::<u32>(to).map_err(LaunchError::not_started)?.as_mut_ptr().addr();
-        let from = grants.slice::<u32>(from).map_err(LaunchError::not_started)?.as_ptr().addr();
-        match self.refuses.lock().unwrap().take() {
-            None => {}
-            Some(Refuses::NotStarted) => return Err(LaunchError::not_started("no room")),
-            Some(Refuses::Failed) => return Err(LaunchError::failed("half of it ran")),
-            Some(Refuses::Panics) => panic!("a bad launcher"),
-        }
-        let number = u32::try_from(*number).unwrap();
-        let fails = self.fails.lock().unwrap().contains(&number);
-        let (signal, ends) = Signal::new();
-        let mut launched = self.launched.lock().unwrap();
-        launched.push((from, to, number));
-        self.jobs.send(Job { from, to, number, fails, ends }).unwrap();
-        let fence = signal.fence();
-        match self.blocks.load(Ordering::Relaxed) {
-            true => Ok(Fence::running(move || fence.wait())),
-            false => Ok(fence),
-        }
-    }
-}
-
-/// A platform with the processor alone.
-fn plain() -> (Platform, DeviceId) {
-    let platform = Platform::builder().discover_with(&DiscoverOptions::default().only(["cpu"])).unwrap();
-    let platform = platform.build().unwrap();
-    let cpu = platform.device("cpu").unwrap();
-    (platform, cpu)
-}
-
-/// The same, with a history that is checked.
-fn host() -> (Audited, DeviceId) {
-    let (platform, cpu) = plain();
-    (Audited::new(platform), cpu)
-}
-
 /// A history in which a kernel was granted beside another one is allowed only if both were on the stream, and
 /// ended in their order.
 #[test]
@@ -254,19 +112,6 @@ fn i29_the_history_tells_kernels_on_a_stream_from_others() {
     let mut swapped = events.clone();
     swapped.swap(ends[0], ends[1]);
     assert!(!violations(&platform, &swapped).is_empty());
-}
-
-fn words(platform: &Platform, value: u32) -> Buffer<u32> {
-    platform.buffer_from(vec![value; WORDS]).unwrap()
-}
-
-/// Submits one step.
-fn step(
-    (platform, cpu, queue): (&Platform, DeviceId, &Arc<Queue>),
-    (from, to): (&Buffer<u32>, &Buffer<u32>),
-    number: u32,
-) -> Result<dml::core::Submission, SubmitError> {
-    platform.submit(cpu, queue).read(from).write(to).scalar(number).items(1)
 }
 
 fn is_busy<T>(result: Result<T, AcquireError>) -> bool {
@@ -310,7 +155,7 @@ fn i29_what_fails_poisons_what_it_and_those_behind_it_write() {
     let ((platform, cpu), queue) = (host(), Queue::new(true));
     let [a, b, c, d] = [1, 2, 3, 4].map(|value| words(&platform, value));
     queue.gate.set(false);
-    queue.fails.lock().unwrap().push(20);
+    queue.fails.lock().push(20);
     let stream = (&*platform, cpu, &queue);
     let before = step(stream, (&a, &b), 10).unwrap();
     let failed = step(stream, (&b, &c), 20).unwrap();
@@ -353,7 +198,7 @@ fn i29_a_launch_that_is_refused_changes_nothing_and_one_that_failed_poisons() {
     ] {
         let (a, b) = (words(&platform, 1), words(&platform, 2));
         step(stream, (&b, &a), 5).unwrap();
-        *queue.refuses.lock().unwrap() = Some(refuses);
+        *queue.refuses.lock() = Some(refuses);
         let error = step(stream, (&a, &b), 6).unwrap_err();
         assert!(error.to_string().contains(text), "{error}");
         assert!(
@@ -380,11 +225,16 @@ fn i29_a_failed_launch_is_not_covered_up_by_the_kernel_before_it() {
     let stream = (&*platform, cpu, &queue);
     queue.gate.set(false);
     let first = step(stream, (&a, &b), 10).unwrap();
-    *queue.refuses.lock().unwrap() = Some(Refuses::Failed);
+    *queue.refuses.lock() = Some(Refuses::Failed);
     let fails = {
         let (platform, queue, a, b) = (Platform::clone(&platform), queue.clone(), a.clone(), b.clone());
         watched("a failed launch", move || step((&platform, cpu, &queue), (&a, &b), 20).unwrap_err())
     };
+    // The launch fails while the first kernel is in flight.
+    while queue.refuses.lock().is_some() {
+        std::thread::yield_now();
+    }
+    std::thread::sleep(std::time::Duration::from_millis(20));
     queue.gate.set(true);
     let error = fails.join();
     assert!(matches!(error, SubmitError::Launch { has_started: true, .. }), "{error:?}");
@@ -418,7 +268,7 @@ fn a_stream_takes_no_more_than_it_has_room_for() {
     waits.join().unwrap();
     block_on(later).unwrap().wait().unwrap();
     platform.settle(cpu).unwrap();
-    assert_eq!(queue.launched.lock().unwrap().len(), 258);
+    assert_eq!(queue.launched.lock().len(), 258);
 }
 
 #[test]
@@ -439,7 +289,7 @@ fn a_future_launches_once_it_is_granted_and_not_at_all_if_it_is_dropped() {
     );
     block_on(submission.clone()).unwrap();
     assert_eq!((submission.number(), b.read().unwrap()[0]), (1, 10));
-    assert_eq!(queue.launched.lock().unwrap().len(), 1);
+    assert_eq!(queue.launched.lock().len(), 1);
 }
 
 /// Everything is dropped while kernels are in flight: they end, and so does all that they kept.
@@ -513,7 +363,7 @@ fn i29_random_programs_equal_the_serial_run() {
         });
         platform.settle(cpu).unwrap();
         let mut expected: std::collections::BTreeMap<usize, u32> = firsts.iter().copied().collect();
-        for &(from, to, number) in queue.launched.lock().unwrap().iter() {
+        for &(from, to, number) in queue.launched.lock().iter() {
             let value = expected[&from].wrapping_mul(3).wrapping_add(number);
             expected.insert(to, value);
         }
@@ -536,14 +386,16 @@ fn i29_random_failures_leave_the_serial_run_or_poison() {
         for round in 0..10_u32 {
             queue.gate.set(false);
             // Kernels of one round are in flight together; the one that fails takes those behind it along.
-            let fails = random.below(8) as u32;
+            // Of many, the last ones are not launched by their submitter.
+            let in_flight = if random.below(2) == 0 { 6 } else { 30 };
+            let fails = random.below(in_flight + 2) as u32;
             let mut has_failed = false;
-            for kernel in 0..6_u32 {
+            for kernel in 0..in_flight as u32 {
                 let from = random.below(4) as usize;
                 let to = (from + 1 + random.below(3) as usize) % 4;
                 let number = 100 * round + kernel;
                 if kernel == fails {
-                    queue.fails.lock().unwrap().push(number);
+                    queue.fails.lock().push(number);
                 }
                 let submitted = step((&*platform, cpu, &queue), (&buffers[from], &buffers[to]), number);
                 if submitted.is_err() {
@@ -578,4 +430,22 @@ fn i29_random_failures_leave_the_serial_run_or_poison() {
         }
     }
     assert!(poisoned.into_inner(), "something failed");
+}
+
+/// With `DML_SETTLE=each`, the submission of the kernel that fails says so itself.
+#[test]
+fn each_kernel_is_waited_for_where_the_environment_says_so() {
+    const CHILD: &str = "each_kernel_is_waited_for_where_the_environment_says_so";
+    if std::env::var_os("DML_SETTLE").is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let status = child.args(["--exact", CHILD]).env("DML_SETTLE", "each").status().unwrap();
+        assert!(status.success());
+        return;
+    }
+    let ((platform, cpu), queue) = (host(), Queue::new(true));
+    let (a, b) = (words(&platform, 1), words(&platform, 2));
+    queue.fails.lock().push(2);
+    assert!(step((&*platform, cpu, &queue), (&a, &b), 1).unwrap().has_ended());
+    let error = step((&*platform, cpu, &queue), (&a, &b), 2).unwrap_err();
+    assert!(matches!(error, SubmitError::Failed { number: 2, .. }), "{error:?}");
 }

@@ -1,0 +1,224 @@
+//! The course of a submitted kernel, from its grants to its end.
+//!
+//! ```text
+//!   grants ──launch here──▶ fence ─┐
+//!      └──left to the stream───────┴─▶ push: its number ──▶ started: those that follow are let in
+//! ```
+
+use crate::base::guard::{guard, quietly};
+use crate::base::id::DeviceId;
+use crate::base::sync::Arc;
+use crate::memory::error::TransferError;
+use crate::memory::fence::Fence;
+use crate::platform::Platform;
+use crate::platform::stream::{Cause, Failure, Stream, Work};
+use crate::request::acquire::Acquire;
+use crate::request::flight::InFlight;
+use crate::request::grant::Grants;
+use crate::request::launch::{ItemShape, Launch, LaunchArg, LaunchError, Launcher};
+use crate::request::submit::SubmitError;
+use std::error::Error;
+use std::future::Future;
+use std::ops::Range;
+use std::panic::Location;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// What is known of a kernel apart from its arguments.
+pub(super) struct Course {
+    platform: Platform,
+    device: DeviceId,
+    label: Arc<str>,
+    pub(super) is_in_order: bool,
+    pub(super) stream: Arc<Stream>,
+}
+
+/// A launch that was made, or is left to the stream.
+pub(super) enum Begun {
+    Here(Result<Fence, LaunchError>),
+    Aside(Aside),
+}
+
+impl Course {
+    pub(super) fn new(
+        platform: Platform,
+        device: DeviceId,
+        label: Arc<str>,
+        is_in_order: bool,
+    ) -> Result<Self, SubmitError> {
+        let stream = platform.0.streams.of(platform.home_of(device)?).clone();
+        Ok(Self { platform, device, label, is_in_order, stream })
+    }
+
+    /// Starts the request for the kernel's buffers.
+    pub(super) fn acquire(&self, origin: &'static Location<'static>) -> Acquire {
+        let mut acquire = self.platform.acquire(self.device).located_at(origin);
+        acquire.is_submission = self.is_in_order;
+        acquire
+    }
+
+    pub(super) fn device(&self) -> Arc<str> {
+        self.platform.device_desc(self.device).name.clone()
+    }
+
+    /// Passes the kernel to its stream. `failures` is the number of failures on it before the request.
+    pub(super) fn begin(
+        &self,
+        grants: Grants,
+        begun: Begun,
+        failures: u64,
+    ) -> Result<Submission, SubmitError> {
+        let (aside, kernel) = match begun {
+            Begun::Here(Ok(kernel)) => (None, Some(kernel)),
+            Begun::Here(Err(error)) => return Err(self.not_launched(error, grants, failures)),
+            Begun::Aside(aside) => (Some(aside), None),
+        };
+        let started = grants.launched();
+        let number = self.push(Kernel { aside, running: InFlight::of(grants, kernel) }, failures);
+        // Those that follow are let in only now, so that their numbers are greater.
+        started.iter().for_each(|(buffer, grant)| buffer.0.start(*grant));
+        Ok(Submission { stream: self.stream.clone(), device: self.device(), number })
+    }
+
+    fn push(&self, kernel: Kernel, failures: u64) -> u64 {
+        let is_launched = kernel.aside.is_none();
+        self.stream.push((Box::new(kernel), is_launched), (self.label.clone(), self.is_in_order), failures)
+    }
+
+    fn not_launched(&self, error: LaunchError, grants: Grants, failures: u64) -> SubmitError {
+        let (has_started, cause) = match error {
+            LaunchError::NotStarted(cause) => {
+                let _ = grants.not_started();
+                (false, cause)
+            }
+            LaunchError::Failed(cause) => {
+                // It ends behind the kernels before it, which would otherwise commit what it has written to.
+                let running = InFlight::of(grants.hand_over(), Some(never_launched(&*cause)));
+                let number = self.push(Kernel { aside: None, running }, failures);
+                self.stream.settle(number);
+                (true, cause)
+            }
+        };
+        let (device, kernel) = (self.device(), self.label.clone());
+        SubmitError::Launch { device, kernel, has_started, cause: cause.into() }
+    }
+}
+
+/// Launches a kernel.
+pub(super) fn launched(
+    launcher: &dyn Launcher,
+    launch: &Launch<'_>,
+    grants: &mut Grants,
+) -> Result<Fence, LaunchError> {
+    guard(|| launcher.launch(launch, grants)).unwrap_or_else(panicked)
+}
+
+/// Returns the result of a launch that panicked.
+pub(super) fn panicked(message: Arc<str>) -> Result<Fence, LaunchError> {
+    Err(LaunchError::failed(format!("the launcher panicked: {message}")))
+}
+
+/// Returns the fence of a kernel whose launch failed.
+fn never_launched(cause: &dyn Error) -> Fence {
+    let error = TransferError::Framework { call: "launch", code: -1, message: cause.to_string().into() };
+    Fence::running(move || Err(error))
+}
+
+/// A launch that is left to the stream.
+pub(super) struct Aside {
+    pub(super) launcher: Arc<dyn Launcher>,
+    pub(super) arguments: Vec<LaunchArg>,
+    pub(super) shape: ItemShape,
+    pub(super) items: Range<u64>,
+}
+
+/// A submitted kernel with its grants.
+struct Kernel {
+    /// What is to be launched, if it is not launched.
+    aside: Option<Aside>,
+    running: InFlight,
+}
+
+impl Work for Kernel {
+    fn launch(&mut self, is_followed: bool) -> bool {
+        let Some(aside) = self.aside.take() else { return true };
+        let Aside { launcher, arguments, shape, items } = &aside;
+        let launch = Launch::new(items, shape, arguments).submitted(is_followed);
+        let mut is_launched = true;
+        self.running.begin(|grants| {
+            launched(&**launcher, &launch, grants).unwrap_or_else(|error| {
+                is_launched = false;
+                never_launched(&error)
+            })
+        });
+        quietly(aside);
+        is_launched
+    }
+
+    fn wait(&mut self) {
+        self.running.finish();
+    }
+
+    fn has_ended(&self) -> bool {
+        // A kernel that can only be waited for counts as ended, so that it is.
+        self.running.has_ended() || self.running.blocks()
+    }
+
+    fn end(self: Box<Self>, fails: bool) -> Result<(), Cause> {
+        let Self { aside, running } = *self;
+        quietly(aside);
+        let grants = running.wait().map_err(|error| Arc::new(error) as Cause)?;
+        if fails { grants.failed() } else { grants.release() }.map_err(|error| Arc::new(error) as Cause)
+    }
+}
+
+/// A kernel that was submitted. Dropping the value neither cancels the kernel nor waits for it.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    stream: Arc<Stream>,
+    device: Arc<str>,
+    number: u64,
+}
+
+impl Submission {
+    /// Returns the number of the kernel on its stream, from 1.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns whether the kernel has ended, with or without an error, and its bytes can be had.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.stream.has_settled(self.number)
+    }
+
+    /// Waits until the kernel and all before it on its stream have ended.
+    ///
+    /// # Errors
+    /// [`SubmitError::Failed`] if the kernel failed, or one before it whose failure it shares. A stream
+    /// remembers its last 1024 failures.
+    pub fn wait(&self) -> Result<(), SubmitError> {
+        self.stream.settle(self.number);
+        self.ended()
+    }
+
+    fn ended(&self) -> Result<(), SubmitError> {
+        self.stream.failure(self.number).map_or(Ok(()), |failure| Err(failed(&self.device, failure)))
+    }
+}
+
+impl Future for Submission {
+    type Output = Result<(), SubmitError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.stream.poll(self.number, context.waker()) {
+            true => Poll::Ready(self.ended()),
+            false => Poll::Pending,
+        }
+    }
+}
+
+pub(super) fn failed(device: &Arc<str>, Failure { number, label, cause, .. }: Failure) -> SubmitError {
+    SubmitError::Failed { device: device.clone(), kernel: label, number, cause }
+}

@@ -1,0 +1,165 @@
+//! Submitters that are far ahead of their device, so that the stream launches for them.
+
+use crate::queue::{Queue, Refuses, host, plain, step, words};
+use dml::core::{
+    Access, AcquireError, Buffer, DeviceId, ItemShape, Launch, LaunchArg, Launcher, Platform, Region,
+    Submission, SubmitError,
+};
+use dml_verify::watched;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// Number of kernels that their submitter launches while none ends.
+const HERE: u32 = 16;
+
+/// Returns the numbers of the launched kernels.
+fn launched(queue: &Queue) -> Vec<u32> {
+    queue.launched.lock().iter().map(|(.., number)| *number).collect()
+}
+
+/// Submits the kernels of some numbers, each of which reads what the one before it wrote. Returns the last.
+fn steps(
+    stream: (&Platform, DeviceId, &Arc<Queue>),
+    buffers: [&Buffer<u32>; 2],
+    numbers: RangeInclusive<u32>,
+) -> Submission {
+    let submitted = numbers.map(|number| {
+        let [from, to] = [number + 1, number].map(|number| buffers[number as usize % 2]);
+        let submission = step(stream, (from, to), number).unwrap();
+        assert_eq!(submission.number(), u64::from(number));
+        submission
+    });
+    submitted.reduce(|_, last| last).unwrap()
+}
+
+/// Returns what the kernels of some numbers write, one after the other.
+fn expected(first: u32, numbers: RangeInclusive<u32>) -> u32 {
+    numbers.fold(first, |value, number| value.wrapping_mul(3).wrapping_add(number))
+}
+
+#[test]
+fn i29_launches_that_are_left_to_the_stream_keep_their_order() {
+    let ((platform, cpu), queue) = (host(), Queue::new(true));
+    let (a, b) = (words(&platform, 1), words(&platform, 2));
+    let stream = (&*platform, cpu, &queue);
+    queue.gate.set(false);
+    queue.launches.set(false);
+    let last_here = steps(stream, [&a, &b], 1..=HERE);
+    steps(stream, [&a, &b], HERE + 1..=HERE + 3);
+    assert_eq!(launched(&queue).len(), HERE as usize, "a submitter launches until it is ahead");
+    // When all that are launched have ended, it is not ahead any more. Yet its kernel must not overtake.
+    queue.gate.set(true);
+    last_here.wait().unwrap();
+    let last = steps(stream, [&a, &b], HERE + 4..=HERE + 4);
+    assert_eq!(launched(&queue).len(), HERE as usize);
+    assert!(!last.has_ended() && platform.acquire(cpu).read(&b).try_now().is_err());
+    queue.launches.set(true);
+    last.wait().unwrap();
+    assert_eq!(launched(&queue), (1..=HERE + 4).collect::<Vec<_>>());
+    assert_eq!(a.read().unwrap()[0], expected(1, 1..=HERE + 4));
+    // Now it launches again.
+    queue.launches.set(false);
+    steps(stream, [&a, &b], HERE + 5..=HERE + 5).wait().unwrap();
+}
+
+/// A launch that fails on the stream is the failure of its kernel. Those behind it are not launched.
+#[test]
+fn i29_a_launch_that_fails_on_the_stream_poisons_and_is_reported() {
+    for (refuses, text) in [
+        (Refuses::NotStarted, "step, submission 17 of cpu, failed: launch failed: no room"),
+        (Refuses::Failed, "half of it ran"),
+        (Refuses::Panics, "a bad launcher"),
+    ] {
+        let ((platform, cpu), queue) = (host(), Queue::new(true));
+        let (a, b, c) = (words(&platform, 1), words(&platform, 2), words(&platform, 3));
+        let stream = (&*platform, cpu, &queue);
+        queue.gate.set(false);
+        queue.launches.set(false);
+        let before = steps(stream, [&a, &b], 1..=HERE);
+        *queue.refuses.lock() = Some(refuses);
+        let failed = step(stream, (&a, &c), HERE + 1).unwrap();
+        let behind = step(stream, (&c, &a), HERE + 2).unwrap();
+        queue.gate.set(true);
+        queue.launches.set(true);
+        before.wait().unwrap();
+        for submission in [&failed, &behind] {
+            let error = submission.wait().unwrap_err();
+            let number = u64::from(HERE + 1);
+            assert!(matches!(&error, SubmitError::Failed { number: of, .. } if *of == number), "{error:?}");
+            assert!(error.to_string().contains(text), "{error}");
+        }
+        for poisoned in [&a, &c] {
+            assert!(matches!(poisoned.read(), Err(AcquireError::Poisoned { .. })));
+        }
+        assert_eq!(b.read().unwrap()[0], expected(1, 1..=HERE - 1));
+        assert!(platform.settle(cpu).is_err() && platform.leaked_grants().is_empty());
+        step(stream, (&b, &c), 99).unwrap().wait().expect("the stream is open");
+        let launches = launched(&queue);
+        let has_launched = |number| launches.contains(&number);
+        assert!(!has_launched(HERE + 1) && !has_launched(HERE + 2), "{launches:?}");
+    }
+}
+
+/// Submits a kernel with a launch of one's own.
+fn own(
+    (platform, cpu, queue): (&Platform, DeviceId, &Arc<Queue>),
+    (from, to): (&Buffer<u32>, &Buffer<u32>),
+    number: u32,
+) -> Result<Submission, SubmitError> {
+    platform.submit_with(
+        cpu,
+        "own",
+        |acquire| acquire.read(from).write(to),
+        |grants| {
+            let buffer = |of: &Buffer<u32>, access| LaunchArg::Buffer {
+                buffer: of.raw().clone(),
+                access,
+                ranges: of.bytes().into(),
+            };
+            let arguments = [
+                buffer(from, Access::ReadOnly),
+                buffer(to, Access::WriteInvalidate),
+                LaunchArg::Scalar(number.into()),
+            ];
+            queue.launch(&Launch::new(&(0..1), &ItemShape::line(1), &arguments), grants)
+        },
+    )
+}
+
+#[test]
+fn i29_a_launch_of_ones_own_follows_those_that_are_left_to_the_stream() {
+    let ((platform, cpu), queue) = (host(), Queue::new(true));
+    let (a, b, c) = (words(&platform, 1), words(&platform, 2), words(&platform, 3));
+    let stream = (&*platform, cpu, &queue);
+    own(stream, (&b, &c), 7).unwrap();
+    queue.gate.set(false);
+    queue.launches.set(false);
+    steps(stream, [&a, &b], 2..=HERE + 4);
+    let behind = {
+        let (platform, queue) = (Platform::clone(&platform), queue.clone());
+        let (a, c) = (a.clone(), c.clone());
+        watched("a launch of one's own", move || own((&platform, cpu, &queue), (&a, &c), 99).unwrap().wait())
+    };
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert!(!launched(&queue).contains(&99));
+    queue.launches.set(true);
+    queue.gate.set(true);
+    behind.join().unwrap();
+    let last = *launched(&queue).last().unwrap();
+    assert_eq!((last, c.read().unwrap()[0]), (99, a.read().unwrap()[0].wrapping_mul(3).wrapping_add(99)));
+}
+
+/// Everything is dropped while launches are to come: they are made, and what they keep is given back.
+#[test]
+fn what_is_forgotten_before_its_launch_ends_by_itself() {
+    let ((platform, cpu), queue) = (plain(), Queue::new(true));
+    queue.gate.set(false);
+    queue.launches.set(false);
+    let (a, b) = (words(&platform, 1), words(&platform, 2));
+    steps((&platform, cpu, &queue), [&a, &b], 1..=HERE + 4);
+    let closed = watched("into_vec", move || a.into_vec());
+    drop((b, platform));
+    queue.gate.set(true);
+    queue.launches.set(true);
+    assert_eq!(closed.join().unwrap()[0], expected(1, 1..=HERE + 4));
+}

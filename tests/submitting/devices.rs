@@ -1,0 +1,142 @@
+//! Submissions on devices with memories of their own.
+
+use crate::random::{Step, platform};
+use dml::arenas::kit::{Signal, Signaller};
+use dml::core::record::{Event, EventKind, Recording};
+use dml::core::{
+    Access, AcquireError, Buffer, DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit,
+    Platform, TransferError,
+};
+use dml_verify::{block_on, watched};
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake};
+use std::time::{Duration, Instant};
+
+/// A diamond over two devices: only what crosses from one to the other is copied, once.
+#[test]
+fn a_diamond_over_two_devices_copies_once_for_each_edge_that_crosses() {
+    let (platform, devices) = platform(2);
+    let launched = Arc::default();
+    let kernels = [0, 1].map(|on| {
+        let (platform, device, launched) = (platform.clone(), devices[on], Arc::clone(&launched));
+        Arc::new(Step { platform, device, launched })
+    });
+    let [x, a, b, c] = [1, 0, 0, 0].map(|value| platform.buffer_from(vec![value]).unwrap());
+    let recording = platform.record();
+    let step = |on: usize, from: &Buffer<u32>, to: &Buffer<u32>, access| {
+        let submit = platform.submit(devices[on], &kernels[on]).read(from).access(to, access);
+        submit.scalar(10_u32).scalar(0_u32).scalar(0_u32).items(1).unwrap();
+    };
+    step(0, &x, &a, Access::WriteInvalidate);
+    step(0, &a, &b, Access::WriteInvalidate);
+    step(1, &a, &c, Access::WriteInvalidate);
+    step(0, &c, &b, Access::ReadWrite);
+    devices.iter().for_each(|device| platform.settle(*device).unwrap());
+    let events = recording.finish();
+    let copies: Vec<_> = events
+        .iter()
+        .filter(|event| matches!(event.kind, EventKind::CopyDone { .. }))
+        .map(|event| event.buffer)
+        .collect();
+    let of = |buffer: &Buffer<u32>| copies.iter().filter(|copied| **copied == buffer.raw().id()).count();
+    // Each crossing takes two copies, through main memory.
+    assert_eq!([&x, &a, &b, &c].map(of), [1, 2, 0, 2], "{copies:?}");
+    assert_eq!(b.read().unwrap()[0], 3 * (3 * (3 + 10) + 10) + 10);
+}
+
+/// A kernel whose end is up to the test.
+struct Pending(Mutex<Vec<Signaller>>);
+
+impl Launcher for Pending {
+    fn check(&self, _: &[LaunchArg]) -> Result<(), Misfit> {
+        Ok(())
+    }
+
+    fn runs_in_order(&self) -> bool {
+        true
+    }
+
+    fn launch(&self, _: &Launch<'_>, _: &mut Grants) -> Result<Fence, LaunchError> {
+        let (signal, ends) = Signal::new();
+        self.0.lock().unwrap().push(ends);
+        Ok(signal.fence())
+    }
+}
+
+/// A prefetch of what a kernel in flight writes travels behind it, whether a call waits for it or not.
+#[test]
+fn i29_a_prefetch_travels_behind_the_kernel_that_writes_its_bytes() {
+    let (platform, devices) = platform(1);
+    let (device, host) = (devices[0], platform.host().unwrap());
+    let kernel = Arc::new(Pending(Mutex::default()));
+    let buffer = platform.buffer_from(vec![1_u32]).unwrap();
+    let submit = || platform.submit(device, &kernel).read_write(&buffer).items(1).unwrap();
+    let end = |result| kernel.0.lock().unwrap().pop().unwrap().end(result);
+    let copies = |recording: Recording| {
+        let events = recording.finish();
+        events.iter().filter(|event| matches!(event.kind, EventKind::CopyDone { .. })).count()
+    };
+    // It is forgotten, and comes all the same.
+    submit();
+    let recording = platform.record();
+    let mut coming = buffer.prefetch(host, ..);
+    assert!(matches!(coming.wait_timeout(Duration::ZERO), Err(AcquireError::Timeout { .. })));
+    end(Ok(0));
+    let begun = Instant::now();
+    while coming.wait_timeout(Duration::ZERO).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it does not come by itself");
+        std::thread::yield_now();
+    }
+    assert_eq!(copies(recording), 1);
+    let recording = platform.record();
+    drop(buffer.read().unwrap());
+    assert_eq!(copies(recording), 0, "it was there");
+    // One that is awaited, one of two kernels, one that is cancelled, one of a kernel that fails.
+    submit();
+    let coming = buffer.prefetch(host, ..);
+    let awaited = watched("a prefetch", move || block_on(coming));
+    end(Ok(0));
+    awaited.join().unwrap();
+    submit();
+    let (cancelled, dropped) = (buffer.prefetch(host, ..), buffer.prefetch(host, ..));
+    cancelled.canceller().cancel();
+    assert!(matches!(cancelled.wait(), Err(AcquireError::Cancelled { .. })));
+    drop(dropped);
+    let recording = platform.record();
+    end(Ok(0));
+    platform.settle(device).unwrap();
+    assert_eq!(copies(recording), 0);
+    submit();
+    let coming = buffer.prefetch(host, ..);
+    end(Err(TransferError::Finished));
+    let failed = watched("a prefetch behind a kernel that fails", move || coming.wait()).join();
+    assert!(matches!(failed, Err(AcquireError::Poisoned { .. })), "{failed:?}");
+    assert!(platform.leaked_grants().is_empty());
+}
+
+/// A device that is lost while grants end, after a buffer was committed: the release did not fail.
+#[test]
+fn i17_nothing_is_committed_by_a_release_that_reports_a_loss() {
+    struct Loses(Platform, DeviceId);
+
+    impl Wake for Loses {
+        fn wake(self: Arc<Self>) {
+            self.0.device_lost(self.1);
+        }
+    }
+
+    let (platform, devices) = platform(1);
+    let [read, written] = [1, 2].map(|value| platform.buffer_from(vec![value]).unwrap());
+    let grants = platform.acquire(devices[0]).read(&read).read_write(&written).wait().unwrap();
+    let mut waits = platform.acquire(platform.host().unwrap()).read(&written).into_future();
+    let waker = Arc::new(Loses(platform.clone(), devices[0])).into();
+    assert!(Pin::new(&mut waits).poll(&mut Context::from_waker(&waker)).is_pending());
+    let recording = platform.record();
+    let released = grants.release();
+    drop(waits);
+    let events = recording.finish();
+    let is_commit = |event: &&Event| matches!(event.kind, EventKind::Released { commit: Some(_), .. });
+    assert_eq!((released, events.iter().filter(is_commit).count()), (Ok(()), 1));
+}
