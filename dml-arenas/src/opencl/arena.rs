@@ -3,7 +3,7 @@
 use super::block::{Mapping, OpenClBlock};
 use super::error::alloc_error;
 use super::handle::Program;
-use super::session::Session;
+use super::session::{Enqueued, Session};
 use crate::compiled::{BuildCause, Programs};
 use dml_core::MapState;
 use dml_core::internal::sync::{Arc, MutexGuard};
@@ -197,7 +197,7 @@ impl Arena for OpenClArena {
             enqueue_write_buffer(queue, own.mem(), CL_NON_BLOCKING, start, size, source, count, events)
         };
         drop(unmapped);
-        self.session.fence("clEnqueueWriteBuffer", (queue, enqueued), bytes, copy)
+        self.session.fence("clEnqueueWriteBuffer", Enqueued::on(queue, enqueued), bytes, copy)
     }
 
     fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
@@ -216,7 +216,7 @@ impl Arena for OpenClArena {
             enqueue_read_buffer(queue, own.mem(), CL_NON_BLOCKING, start, size, target, count, events)
         };
         drop(unmapped);
-        self.session.fence("clEnqueueReadBuffer", (queue, enqueued), bytes, copy)
+        self.session.fence("clEnqueueReadBuffer", Enqueued::on(queue, enqueued), bytes, copy)
     }
 
     fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
@@ -234,7 +234,7 @@ impl Arena for OpenClArena {
         let enqueued =
             unsafe { enqueue_fill_buffer(queue, own.mem(), pattern, 1, start, size, count, events) };
         drop(unmapped);
-        self.session.fence("clEnqueueFillBuffer", (queue, enqueued), span.len(), fill)
+        self.session.fence("clEnqueueFillBuffer", Enqueued::on(queue, enqueued), span.len(), fill)
     }
 
     fn tail(&self) -> Result<Fence, TransferError> {

@@ -32,6 +32,8 @@ use std::time::{Duration, Instant};
 pub(super) struct Command {
     pub(super) call: &'static str,
     pub(super) event: Arc<Event>,
+    /// The number in the kernels' queue, if it was enqueued in order.
+    pub(super) number: Option<u64>,
     /// The number of bytes that the command moves.
     pub(super) bytes: u64,
     pub(super) session: Arc<Session>,
@@ -44,7 +46,8 @@ pub(super) struct Command {
 impl Command {
     /// Waits for the end, and drops the command's resources and its waker.
     fn result(&mut self) -> Result<u64, TransferError> {
-        let ended = self.session.wait(self.call, &self.event);
+        self.session.submit_all();
+        let ended = self.session.wait_in_order(self.call, &self.event, self.number);
         self.keep = None;
         // A waker's destructor may panic, so it runs after the end: until then the command uses its loan.
         self.told = None;
@@ -84,6 +87,7 @@ impl Completion for Command {
 
     fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, TransferError>> {
         let (session, event) = (self.session.clone(), self.event.clone());
+        session.submit_all();
         let is_to_come = || session.is_here() && !has_ended(&event);
         if is_to_come() && self.set_waker(waker) && is_to_come() {
             return Poll::Pending;
@@ -93,6 +97,7 @@ impl Completion for Command {
     }
 
     fn has_ended(&self) -> bool {
+        self.session.submit_all();
         !self.session.is_here() || has_ended(&self.event)
     }
 }

@@ -6,7 +6,7 @@ use super::error::{refused, words};
 use super::handle::{Kernel, Program};
 use super::numbering::{self, Numbering};
 use super::parameters::{self, Given, Parameter, type_name};
-use super::session::{FLUSH, Session};
+use super::session::{Enqueued, FLUSH, Session, Submit};
 use crate::compiled::{BuildCause, BuildError, CompiledKernel, Grid, KernelArg, Limits, has_procedure};
 use dml_core::internal::sync::{Arc, Mutex};
 use dml_core::{Arena, BlockRef, Fence, ItemShape, Launch, LaunchArg, Misfit, Scalar, TransferError};
@@ -24,7 +24,10 @@ use opencl3::program::{
     CL_PROGRAM_BUILD_LOG, build_program, create_program_with_source, get_program_build_info,
 };
 use opencl3::types::{cl_command_queue, cl_mem};
+use smallvec::SmallVec;
 use std::ffi::{CString, c_void};
+
+const LAUNCH: &str = "clEnqueueNDRangeKernel";
 
 /// Returns the kind of an argument, to compare with a parameter.
 fn given(argument: &KernelArg<'_>) -> Given {
@@ -283,21 +286,33 @@ impl OpenClKernel {
     unsafe fn enqueue(
         &self,
         args: &[KernelArg<'_>],
-        blocks: Vec<BlockRef>,
+        blocks: Blocks,
         size: &Size,
         order: Order,
     ) -> Result<Fence, TransferError> {
         match order {
-            Order::AfterOthers => self.session.await_beside()?,
+            Order::AfterOthers | Order::Followed => self.session.await_beside()?,
             // The block's unmap may still be in flight in the kernels' queue, so the kernel runs there, too.
             Order::BesideOthers if blocks.iter().any(was_mapped) => {}
             Order::BesideOthers => {
-                // SAFETY: as the caller guarantees (1).
-                return self.session.beside(|queue| unsafe { self.enqueue_on(queue, args, blocks, size) });
+                return self.session.beside(|queue| {
+                    // SAFETY: as the caller guarantees (1).
+                    let enqueued = unsafe { self.enqueue_on(queue, args, size) }?;
+                    self.session.fence(LAUNCH, enqueued, 0, blocks)
+                });
             }
         }
+        let queue = self.session.kernels()?;
+        let mut in_order = self.session.in_order();
         // SAFETY: as the caller guarantees (1).
-        unsafe { self.enqueue_on(self.session.kernels()?, args, blocks, size) }
+        let mut enqueued = unsafe { self.enqueue_on(queue, args, size) }?;
+        *in_order += 1;
+        enqueued.number = Some(*in_order);
+        drop(in_order);
+        if matches!(order, Order::Followed) {
+            enqueued.submit = Submit::WithNext;
+        }
+        self.session.fence(LAUNCH, enqueued, 0, blocks)
     }
 
     /// Sets the arguments and enqueues the kernel on one queue.
@@ -308,9 +323,8 @@ impl OpenClKernel {
         &self,
         queue: cl_command_queue,
         args: &[KernelArg<'_>],
-        blocks: Vec<BlockRef>,
         size: &Size,
-    ) -> Result<Fence, TransferError> {
+    ) -> Result<Enqueued, TransferError> {
         let kernel = self.kernel.lock();
         for (index, arg) in (0..).zip(args) {
             set(&kernel, index, arg).map_err(|code| self.misfit(index, args.len(), code, &words(code)))?;
@@ -324,18 +338,17 @@ impl OpenClKernel {
             let (kernel, dimensions) = (kernel.raw(), size.dimensions);
             enqueue_nd_range_kernel(queue, kernel, dimensions, offset, global, local, 0, std::ptr::null())
         };
-        drop(kernel);
-        self.session.fence("clEnqueueNDRangeKernel", (queue, enqueued), 0, blocks)
+        Ok(Enqueued::on(queue, enqueued))
     }
 
     /// Checks number, types and arena of the arguments. Returns the blocks, to be kept while the kernel runs.
-    fn check(&self, args: &[KernelArg<'_>]) -> Result<Vec<BlockRef>, TransferError> {
+    fn check(&self, args: &[KernelArg<'_>]) -> Result<Blocks, TransferError> {
         if args.len() != self.parameters.len() {
             let (takes, given) = (self.parameters.len(), args.len());
             let reason = format!("kernel {} takes {takes} arguments, not {given}", self.name);
             return Err(refused("clSetKernelArg", CL_INVALID_ARG_INDEX, reason));
         }
-        let mut blocks = Vec::new();
+        let mut blocks = Blocks::new();
         for (index, (arg, parameter)) in (0..).zip(args.iter().zip(&self.parameters)) {
             let given = given(arg);
             if let Some(takes) = parameter.mismatch(given) {
@@ -363,18 +376,18 @@ impl OpenClKernel {
         let (kernel, grid) = (&self.name, &asked.grid);
         if let Err(reason) = self.limits.check(asked.grid.local) {
             let reason = format!("kernel {kernel} cannot run {grid}: {reason}");
-            return Err(refused("clEnqueueNDRangeKernel", CL_INVALID_WORK_GROUP_SIZE, reason));
+            return Err(refused(LAUNCH, CL_INVALID_WORK_GROUP_SIZE, reason));
         }
         if matches!(self.numbering, Numbering::Run { .. })
             && (0..asked.grid.dimensions).any(|axis| axis != asked.split && asked.grid.offset[axis] != 0)
         {
             let split = asked.split;
             let reason = format!("kernel {kernel} is for parts along dimension {split}, not for {grid}");
-            return Err(refused("clEnqueueNDRangeKernel", CL_INVALID_GLOBAL_OFFSET, reason));
+            return Err(refused(LAUNCH, CL_INVALID_GLOBAL_OFFSET, reason));
         }
         self.sizes(asked).ok_or_else(|| {
             let reason = format!("kernel {kernel}: {grid} exceed what can be counted");
-            refused("clEnqueueNDRangeKernel", CL_INVALID_GLOBAL_WORK_SIZE, reason)
+            refused(LAUNCH, CL_INVALID_GLOBAL_WORK_SIZE, reason)
         })
     }
 
@@ -493,7 +506,11 @@ impl CompiledKernel for OpenClKernel {
             local: shape.local(),
         };
         let asked = Asked { split: shape.axis(), total: Some(part.total), grid };
-        let order = if part.is_independent { Order::BesideOthers } else { Order::AfterOthers };
+        let order = match part {
+            Launch { is_independent: true, .. } => Order::BesideOthers,
+            Launch { is_followed: true, .. } => Order::Followed,
+            _ => Order::AfterOthers,
+        };
         // SAFETY: the caller guarantees what the kernel accesses.
         unsafe { self.launch_asked(order, args, &asked) }
     }
@@ -504,11 +521,16 @@ impl CompiledKernel for OpenClKernel {
     }
 }
 
+/// The blocks of a kernel.
+type Blocks = SmallVec<[BlockRef; 4]>;
+
 /// The order of a kernel relative to the others.
 #[derive(Clone, Copy, Debug)]
 enum Order {
     /// It runs after all kernels that were launched before.
     AfterOthers,
+    /// As [`AfterOthers`](Self::AfterOthers), and the next launch follows at once.
+    Followed,
     /// It may overlap with kernels in flight.
     BesideOthers,
 }

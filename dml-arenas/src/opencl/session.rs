@@ -23,20 +23,22 @@ use crate::compiled::Beside;
 use crate::fork::Origin;
 use crate::locked::next_holder;
 use crate::machine_memory;
-use dml_core::internal::sync::Arc;
+use dml_core::internal::sync::{Arc, Mutex, MutexGuard};
 use dml_core::{Fence, NativeHandle, TransferError};
 use opencl3::command_queue::{
     create_command_queue, enqueue_barrier_with_wait_list, enqueue_marker_with_wait_list, finish, flush,
 };
 use opencl3::context::context::create_context;
 use opencl3::error_codes::CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST;
-use opencl3::event::{CL_EVENT_COMMAND_EXECUTION_STATUS, get_event_info, wait_for_events};
+use opencl3::event::{CL_COMPLETE, CL_EVENT_COMMAND_EXECUTION_STATUS, get_event_info, wait_for_events};
 use opencl3::types::{cl_command_queue, cl_context, cl_event};
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// The call that submits commands to the device.
 pub(super) const FLUSH: &str = "clFlush";
+/// Maximum number of kernels in their queue that no flush has submitted to the device.
+const MOST_UNSUBMITTED: usize = 16;
 /// A [`FLUSH`] of earlier launches. If it fails, the current launch has not begun.
 const FLUSH_BEFORE: &str = "clFlush before a launch";
 const MARKER: &str = "clEnqueueMarkerWithWaitList";
@@ -65,6 +67,13 @@ pub(super) struct Session {
     pub(super) facts: Facts,
     /// The memory reserved for all live buffers, in bytes.
     reserved_bytes: AtomicU64,
+    /// The number of kernels in their queue. Held while one is enqueued.
+    order: Mutex<u64>,
+    /// The number of the last kernel in their queue that was waited for. Those before it have ended, and what
+    /// they wrote is visible.
+    awaited: AtomicU64,
+    /// The number of kernels in their queue that no flush has submitted to the device.
+    unsubmitted: AtomicUsize,
     /// Whether a call has reported that the device is lost.
     lost: AtomicBool,
     wakers: Arc<Wakers>,
@@ -105,6 +114,30 @@ pub(super) struct Facts {
     pub(super) local_bytes: u64,
     /// The alignment of every buffer, in bytes.
     pub(super) align_bytes: u64,
+}
+
+/// A command just enqueued.
+pub(super) struct Enqueued {
+    pub(super) queue: cl_command_queue,
+    pub(super) event: Result<cl_event, i32>,
+    pub(super) submit: Submit,
+    /// Its number in the kernels' queue, if it was enqueued in order.
+    pub(super) number: Option<u64>,
+}
+
+impl Enqueued {
+    /// Describes a command that is no kernel.
+    pub(super) const fn on(queue: cl_command_queue, event: Result<cl_event, i32>) -> Self {
+        Self { queue, event, submit: Submit::Now, number: None }
+    }
+}
+
+/// When a command is submitted to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Submit {
+    Now,
+    /// With a command that follows at once.
+    WithNext,
 }
 
 impl Session {
@@ -158,6 +191,9 @@ impl Session {
             part,
             facts,
             reserved_bytes: AtomicU64::new(0),
+            order: Mutex::default(),
+            awaited: AtomicU64::new(0),
+            unsubmitted: AtomicUsize::new(0),
             lost: AtomicBool::new(false),
             wakers: Arc::default(),
             origin: Origin::here(),
@@ -303,9 +339,23 @@ impl Session {
         queues.try_for_each(|queue| finish(queue.raw()).map_err(|code| self.failed("clFinish", code)))
     }
 
+    /// Submits the kernels that were left to a later launch.
+    pub(super) fn submit_all(&self) {
+        if self.unsubmitted.load(Ordering::Relaxed) > 0
+            && let Ok(queue) = self.kernels()
+        {
+            // The wait for a kernel reports its failure.
+            let _ = self.flush(queue);
+        }
+    }
+
     /// Submits the commands enqueued so far on a queue to the device.
     pub(super) fn flush(&self, queue: cl_command_queue) -> Result<(), TransferError> {
         self.expect_here()?;
+        if queue == self.kernels.raw() {
+            // Before the flush: a kernel that comes after it counts.
+            self.unsubmitted.store(0, Ordering::Relaxed);
+        }
         flush(queue).map_err(|code| self.failed(FLUSH, code))
     }
 
@@ -314,19 +364,23 @@ impl Session {
     pub(super) fn fence(
         self: &Arc<Self>,
         call: &'static str,
-        (queue, enqueued): (cl_command_queue, Result<cl_event, i32>),
+        Enqueued { queue, event, submit, number }: Enqueued,
         bytes: u64,
         keep: impl Any + Send,
     ) -> Result<Fence, TransferError> {
-        let event = self.event(call, enqueued)?;
-        if let Err(error) = self.flush(queue) {
+        let event = self.event(call, event)?;
+        let is_left = submit == Submit::WithNext
+            && self.unsubmitted.fetch_add(1, Ordering::Relaxed) + 1 < MOST_UNSUBMITTED;
+        if is_left {
+            // A waiter flushes, if no later launch does.
+        } else if let Err(error) = self.flush(queue) {
             // The command may still run, so wait for it while `keep` is alive.
             let _ = self.wait(call, &event);
             return Err(error);
         }
         let (session, keep) = (self.clone(), Some(Box::new(keep) as Box<dyn Any + Send>));
         let event = Arc::new(event);
-        Ok(Fence::awaited(Command { call, event, bytes, session, keep, told: None }))
+        Ok(Fence::awaited(Command { call, event, number, bytes, session, keep, told: None }))
     }
 
     /// Returns the watched commands of the session, or `None` if no waker thread can be started.
@@ -358,6 +412,33 @@ impl Session {
         let event = enqueued.map_err(|code| self.failed(call, code))?;
         // SAFETY: the event of a command just enqueued, to which the call hands over one reference.
         Ok(unsafe { Event::own(event) })
+    }
+
+    /// Waits for a command like [`wait`](Self::wait). No wait is needed for one before another one in the
+    /// kernels' queue that was waited for.
+    pub(super) fn wait_in_order(
+        &self,
+        call: &'static str,
+        event: &Event,
+        number: Option<u64>,
+    ) -> Result<(), TransferError> {
+        let Some(number) = number else { return self.wait(call, event) };
+        self.expect_here()?;
+        if number < self.awaited.load(Ordering::Acquire) {
+            let status = get_event_info(event.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS).map(i32::from);
+            if status == Ok(CL_COMPLETE) {
+                return Ok(());
+            }
+        }
+        self.wait(call, event)?;
+        self.awaited.fetch_max(number, Ordering::Release);
+        Ok(())
+    }
+
+    /// Keeps others from enqueueing in order on the kernels' queue. The value is the number of the last
+    /// kernel that was.
+    pub(super) fn in_order(&self) -> MutexGuard<'_, u64> {
+        self.order.lock()
     }
 
     /// Waits for a command, then queries its status, because a successful wait does not report how it ended.
