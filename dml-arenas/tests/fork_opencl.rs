@@ -8,7 +8,7 @@ mod common;
 mod forks;
 
 use common::{with_opencl, with_opencl_options};
-use dml_arenas::launch::{Grid, KernelArg};
+use dml_arenas::launch::{self, Grid, KernelArg};
 use dml_arenas::opencl::OpenClKernel;
 use dml_arenas::{Discover, DiscoverOptions, OpenClArena, Sharing};
 use dml_core::{AcquireError, Buffer, DeviceId, InFlight, Platform, Scalar};
@@ -276,4 +276,33 @@ fn a_child_may_use_opencl_before_its_parent_does() {
     let second = child(|| assert!(reasons().contains("this process is a fork of one that uses OpenCL")));
     second.ends_well();
     scene.is_as_it_was(&computed);
+}
+
+/// Kernels are in flight at the fork, and others are still to be launched. They are the parent's.
+#[test]
+fn kernels_in_flight_are_their_parents() {
+    const KERNELS: u32 = 40;
+    const ROUNDS: u32 = 20_000;
+    let Some(scene) = Scene::new("kernels_in_flight_are_their_parents") else { return };
+    // SAFETY: the kernel touches the elements below its last argument, which the buffers have.
+    let turn = unsafe { launch::kernel(&scene.platform, scene.there, TURN, "turn") }.unwrap();
+    let values: Vec<u32> = (0..1000).collect();
+    let buffer = scene.platform.buffer_from(values.clone()).unwrap();
+    for _ in 0..KERNELS {
+        let submit = scene.platform.submit(scene.there, &turn).read_write(&buffer);
+        submit.scalar(ROUNDS).scalar(1000_u64).items(1000_u64).unwrap();
+    }
+    let child = child(|| {
+        assert!(scene.platform.settle(scene.there).is_err(), "a fork has no device");
+        assert!(buffer.read().is_err());
+        let mine = scene.platform.buffer_from(vec![9_u32; 1000]).unwrap();
+        let submit = scene.platform.submit(scene.there, &turn).read_write(&mine);
+        let refused = submit.scalar(1_u32).scalar(1000_u64).items(1000_u64).unwrap_err();
+        assert!(refused.to_string().contains("lost"), "{refused}");
+        assert_eq!(*mine.read().unwrap(), [9; 1000]);
+    });
+    child.ends_well();
+    scene.platform.settle(scene.there).unwrap();
+    let expected: Vec<u32> = values.iter().map(|value| turned(*value, KERNELS * ROUNDS)).collect();
+    assert!(*buffer.read().unwrap() == *expected);
 }

@@ -11,7 +11,7 @@
 use super::session::{Raw, Session};
 use cudarc::driver::sys::CUevent;
 use dml_core::internal::sync::{Arc, Mutex};
-use dml_core::{Completion, Fence, TransferError};
+use dml_core::{Completion, DeviceLoss, Fence, TransferError};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::task::{Poll, Waker};
@@ -125,10 +125,22 @@ impl Submitted {
         }
     }
 
+    /// Adds to a loss that it may be due to one of `behind` later kernels.
+    fn shared(&self, error: TransferError, behind: u64) -> TransferError {
+        let Some(reason) = self.session.loss().filter(|_| error.is_device_lost() && behind > 0) else {
+            return error;
+        };
+        let cause = format!("{reason}, in this kernel or one of {behind} behind it").into();
+        TransferError::DeviceLost {
+            loss: Some(DeviceLoss { device: self.session.found.name.as_str().into(), cause }),
+        }
+    }
+
     fn result(&mut self) -> Result<u64, TransferError> {
         let result = self.mark().and_then(|mark| {
             let Some(mark) = mark else { return Ok(()) };
-            self.session.wait_for(mark.1.0, self.call)?;
+            let behind = mark.0 - self.number;
+            self.session.wait_for(mark.1.0, self.call).map_err(|error| self.shared(error, behind))?;
             self.ended(mark);
             Ok(())
         });

@@ -23,6 +23,7 @@ mod kernels;
 mod locks;
 #[path = "../stand_in/mod.rs"]
 mod stand_in;
+mod streams;
 
 use dml_arenas::OpenClArena;
 use dml_core::Arena;

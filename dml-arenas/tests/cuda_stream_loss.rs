@@ -1,0 +1,63 @@
+//! A submitted kernel that faults: those behind it end with it, everything else is there. Without a device
+//! the test says so and passes, unless `DML_EXPECT=cuda`.
+//!
+//! A fault ends the context that the whole process shares, so nothing else is tested beside it.
+
+#![cfg(all(feature = "cuda", not(dml_loom)))]
+
+mod common;
+
+use common::with_cuda;
+use dml_arenas::launch;
+use dml_core::{AcquireError, SubmitError};
+
+const KERNELS: &str = r#"
+    extern "C" __global__ void trap(unsigned* data) { if (data[0] != 0xFFFFFFFFu) asm("trap;"); }
+    extern "C" __global__ void add(const unsigned* from, unsigned* to, unsigned long long end, DmlItems items) {
+        if (items.x() < end) to[items.x()] = from[items.x()] + 1;
+    }"#;
+
+const WORDS: u64 = 10_000;
+
+#[test]
+fn a_submitted_kernel_that_traps_takes_those_behind_it_along_and_nothing_else() {
+    let test = "a_submitted_kernel_that_traps_takes_those_behind_it_along_and_nothing_else";
+    let Some((platform, gpu)) = with_cuda(test) else { return };
+    // SAFETY: the kernels touch only the elements of their items; one traps.
+    let kernel = |name| unsafe { launch::kernel(&platform, gpu, KERNELS, name) }.unwrap();
+    let (trap, add) = (kernel("trap"), kernel("add"));
+    let [a, b, c, d, other] =
+        [0, 1, 2, 3, 4].map(|value| platform.buffer_from(vec![value; WORDS as usize]).unwrap());
+    let adds = |from, to| {
+        platform.submit(gpu, &add).read(from).write(to).scalar(WORDS).items(WORDS).map(|one| one.number())
+    };
+    assert_eq!(adds(&a, &b).unwrap(), 1);
+    assert_eq!(*b.read().unwrap(), [1; WORDS as usize], "what ended before is on the host");
+    assert_eq!(adds(&b, &c).unwrap(), 2);
+    platform.submit(gpu, &trap).group([32, 1, 1]).read_write(&c).items(1).unwrap();
+    let behind = platform.submit(gpu, &add).read(&c).write(&d).scalar(WORDS).items(WORDS).unwrap();
+    for number in 0..50 {
+        // They may find the device lost, or be accepted and fail.
+        if let Err(error) = adds(&b, &d) {
+            assert!(error.to_string().contains("lost"), "{number}: {error}");
+        }
+    }
+    let error = behind.wait().unwrap_err();
+    eprintln!("{error}");
+    let SubmitError::Failed { device, number, .. } = &error else { panic!("{error:?}") };
+    assert!(&**device == "cuda:0" && (2..=3).contains(number), "{error}");
+    assert!(error.to_string().contains("CUDA_ERROR_"), "{error}");
+    let settled = platform.settle(gpu).unwrap_err();
+    assert!(settled.to_string().contains("cuda:0"), "{settled}");
+    // What was written behind the trap cannot be read. The rest can.
+    for lost in [&c, &d] {
+        let error = lost.read().map(drop).unwrap_err();
+        let is_said = matches!(error, AcquireError::Poisoned { .. }) || error.is_device_lost();
+        assert!(is_said, "{error}");
+    }
+    let whole = [(&a, 0), (&b, 1), (&other, 4)];
+    whole.iter().for_each(|(buffer, value)| assert_eq!(*buffer.read().unwrap(), [*value; WORDS as usize]));
+    let refused = adds(&a, &b).unwrap_err();
+    assert!(refused.to_string().contains("lost"), "{refused}");
+    assert!(platform.leaked_grants().is_empty());
+}
