@@ -10,6 +10,7 @@
 //!   signals     work of an offload device, waited for and awaited
 //!   arenas      a worker's thread, page locks, and pieces that are lent
 //!   shipping    main memory itself, and heaps
+//!   streams     submitted kernels, beside threads that submit, settle, view and go
 //!   lifetime    storage and devices that go while others come
 //! ```
 //! The bytes themselves are in the models: every view, copy and kernel is an access that loom checks, so that
@@ -31,4 +32,5 @@ mod queue;
 mod rig;
 mod shipping;
 mod signals;
+mod streams;
 mod waiting;

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Integration tests of the root package for ThreadSanitizer.
-const THREADED_TESTS: &[&str] = &["concurrency"];
+const THREADED_TESTS: &[&str] = &["concurrency", "submitting"];
 
 /// Integration tests for AddressSanitizer, by package.
 const HOSTILE_TESTS: &[(&str, &[&str])] =
@@ -136,6 +136,8 @@ pub(crate) fn thread_sanitizer(arguments: &[String]) -> Result<(), Failure> {
         } else if env::var_os("TSAN_OPTIONS").is_none() {
             let suppressions = repository_root().join("xtask/tsan-suppressions.txt");
             command.env("TSAN_OPTIONS", format!("suppressions={}", suppressions.display()));
+            // Tests that run at once share statics, which std initialises.
+            command.env("RUST_TEST_THREADS", "1");
         }
         report.command(&format!("tsan: {test}"), command);
     }
