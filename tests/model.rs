@@ -244,6 +244,7 @@ fn two_segments_on_a_star_of_three() {
 }
 
 #[test]
+#[ignore = "large: cargo xtask model"]
 fn two_segments_with_a_bound_pair() {
     let model = segments(Shape::Bound(Concurrency::BimapFull).plain());
     expect("2 segments, bound coherently, 3 kernels", &model.explore(), 1_598_705);

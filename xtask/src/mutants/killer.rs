@@ -94,7 +94,8 @@ impl Killer {
                 command.args(["--test", target.as_ref().unwrap_or(&self.runner)])
             }
         };
-        command.args(["-E", &format!("test({})", self.test)]);
+        // A large model may be the killer.
+        command.args(["--run-ignored", "all", "-E", &format!("test({})", self.test)]);
         copy.prepare(&mut command);
         command
     }
