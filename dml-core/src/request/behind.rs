@@ -27,9 +27,10 @@ pub(super) struct Behind {
 
 #[derive(Default)]
 struct State {
-    /// The request; `None` while it is polled, and after its end.
+    /// The request; `None` while a thread uses it, and after its end.
     asked: Option<AcquireFuture>,
-    is_polled: bool,
+    /// Whether a thread polls or drops the request.
+    is_used: bool,
     is_woken: bool,
     is_cancelled: bool,
     ended: Option<Result<(), AcquireError>>,
@@ -51,10 +52,10 @@ impl Behind {
         let mut state = self.state.lock();
         state.is_woken = true;
         while state.is_woken
-            && !state.is_polled
+            && !state.is_used
             && let Some(mut asked) = state.asked.take()
         {
-            (state.is_woken, state.is_polled) = (false, true);
+            (state.is_woken, state.is_used) = (false, true);
             drop(state);
             let waker = Waker::from(self.clone());
             let polled = guard(|| Pin::new(&mut asked).poll(&mut Context::from_waker(&waker)));
@@ -64,20 +65,20 @@ impl Behind {
                 Err(_) => Some(Err(AcquireError::Cancelled { buffer: self.buffer.clone() })),
             };
             state = self.state.lock();
-            state.is_polled = false;
             match ended {
                 Some(ended) => state = self.end(state, ended),
                 None if state.is_cancelled => state = self.drop_request(state, asked),
-                None => state.asked = Some(asked),
+                None => (state.asked, state.is_used) = (Some(asked), false),
             }
         }
     }
 
     fn drop_request<'a>(
         &'a self,
-        state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, State>,
         asked: AcquireFuture,
     ) -> MutexGuard<'a, State> {
+        state.is_used = true;
         drop(state);
         // Waits for its copies in flight.
         quietly(asked);
@@ -89,6 +90,8 @@ impl Behind {
         mut state: MutexGuard<'a, State>,
         ended: Result<(), AcquireError>,
     ) -> MutexGuard<'a, State> {
+        // A waker may give the prefetch up.
+        state.is_used = false;
         state.ended.get_or_insert(ended);
         let wakers = std::mem::take(&mut state.wakers);
         self.has_ended.notify_all();
@@ -147,7 +150,7 @@ impl Behind {
         if let Some(asked) = state.asked.take() {
             state = self.drop_request(state, asked);
         }
-        while state.is_polled {
+        while state.is_used {
             state = self.has_ended.wait(state);
         }
     }

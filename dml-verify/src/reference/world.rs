@@ -456,7 +456,8 @@ impl World {
                     End::Flown => held.grants.in_flight(Fence::done(0)).wait().expect("the kernel ends"),
                     _ => held.grants,
                 };
-                self.heard(&ask, ask.parts.iter().rev(), &grants.release());
+                let parts = |writes| ask.parts.iter().rev().filter(move |part| part.writes() == writes);
+                self.heard(&ask, parts(false).chain(parts(true)), &grants.release());
                 self.model.commit(id, &written, |_| true);
             }
             // A grant dropped after its kernel wrote commits nothing: the kernel counts as failed.
