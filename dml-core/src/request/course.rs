@@ -168,7 +168,7 @@ impl Work for Kernel {
         let Self { aside, running } = *self;
         quietly(aside);
         let grants = running.wait().map_err(|error| Arc::new(error) as Cause)?;
-        if fails { grants.failed() } else { grants.release() }.map_err(|error| Arc::new(error) as Cause)
+        if fails { grants.failed() } else { grants.release_whole() }.map_err(|error| Arc::new(error) as Cause)
     }
 }
 

@@ -587,21 +587,26 @@ impl Grants {
         }
     }
 
-    fn end(mut self, outcome: Outcome) -> Result<(), AcquireError> {
+    fn end(self, outcome: Outcome) -> Result<(), AcquireError> {
+        self.end_all(outcome, false)
+    }
+
+    /// Releases the grants of a submission. After an error, nothing more is committed.
+    pub(super) fn release_whole(self) -> Result<(), AcquireError> {
+        self.end_all(Outcome::Done, true)
+    }
+
+    fn end_all(mut self, outcome: Outcome, is_whole: bool) -> Result<(), AcquireError> {
         let is_refused = outcome == Outcome::Clean && self.grants.iter().any(Grant::overwrites);
         if outcome == Outcome::Failed || is_refused {
             self.wait_for_tail();
         }
         let mut result = Ok(());
-        // What is written comes last: nothing is committed after a loss.
+        // What is written comes last: after a commit, no loss fails the release.
         for writes in [false, true] {
             for grant in self.grants.iter_mut().rev().filter(|grant| grant.writes() == writes) {
-                let is_lost = matches!(result, Err(AcquireError::DeviceLost { .. }));
-                let mut released = grant.release(if is_lost && outcome == Outcome::Done {
-                    Outcome::Failed
-                } else {
-                    outcome
-                });
+                let fails = is_whole && result.is_err();
+                let mut released = grant.release(if fails { Outcome::Failed } else { outcome });
                 if matches!(released, Err(AcquireError::NotClean { .. })) {
                     released = released.and(grant.release(Outcome::Failed));
                 }
