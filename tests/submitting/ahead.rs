@@ -149,6 +149,43 @@ fn i29_a_launch_of_ones_own_follows_those_that_are_left_to_the_stream() {
     assert_eq!((last, c.read().unwrap()[0]), (99, a.read().unwrap()[0].wrapping_mul(3).wrapping_add(99)));
 }
 
+/// A launch of the program's own panics, or calls back before that: what it was to write is poisoned.
+#[test]
+fn i29_a_launch_of_ones_own_that_panics_or_calls_back_holds_up_nothing() {
+    let ((platform, cpu), queue) = (host(), Queue::new(true));
+    let (a, b, c) = (words(&platform, 1), words(&platform, 2), words(&platform, 3));
+    let stream = (&*platform, cpu, &queue);
+    step(stream, (&a, &b), 5).unwrap();
+    let calls_back = {
+        let (platform, queue) = (Platform::clone(&platform), queue.clone());
+        let (a, b, c) = (a.clone(), b.clone(), c.clone());
+        watched("a launch that calls back", move || {
+            let submitted = platform.submit_with(
+                cpu,
+                "own",
+                |acquire| acquire.write(&c),
+                |_| {
+                    assert_eq!(b.read().expect("it is in flight, and ends")[0], 8);
+                    step((&platform, cpu, &queue), (&a, &b), 6)
+                        .expect("another kernel")
+                        .wait()
+                        .expect("it ends");
+                    platform.settle(cpu).expect("nothing failed");
+                    panic!("a bad launch")
+                },
+            );
+            submitted.map(|one| one.number())
+        })
+    };
+    let error = calls_back.join().unwrap_err();
+    assert!(matches!(error, SubmitError::Launch { has_started: true, .. }), "{error:?}");
+    assert!(error.to_string().contains("a bad launch"), "{error}");
+    assert!(matches!(c.read(), Err(AcquireError::Poisoned { .. })));
+    step(stream, (&a, &c), 7).unwrap().wait().expect("the stream is open");
+    assert_eq!((b.read().unwrap()[0], c.read().unwrap()[0]), (9, 10));
+    assert!(platform.leaked_grants().is_empty());
+}
+
 /// Everything is dropped while launches are to come: they are made, and what they keep is given back.
 #[test]
 fn what_is_forgotten_before_its_launch_ends_by_itself() {

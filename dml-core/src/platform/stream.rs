@@ -4,9 +4,9 @@
 //!   submit ──push──▶ queue: n, n + 1, …  ──first──▶ reaper: waits for its kernel, ends its grants ──▶ settled
 //!                      └─ unlaunched, in order ──▶ launching thread
 //! ```
-//! 1. A kernel gets its number before a submission that conflicts with it is granted, and after its launch
-//!    has returned or is left to the launching thread, which launches in the order of the numbers. So the
-//!    numbers of conflicting kernels are in the order of their launches.
+//! 1. A kernel gets its number before a submission that conflicts with it is granted. By then its submitter
+//!    has launched it, or has left that to the launching thread, which launches in the order of the numbers.
+//!    So the numbers of conflicting kernels are in the order of their launches.
 //! 2. After the first failure, all kernels in the queue end as failed. So does a kernel whose request was
 //!    made before, because it may have read what the failed one should have written.
 //! 3. The reaper is one thread for each arena, and the launching thread another one. They sleep while they
@@ -297,7 +297,7 @@ impl Stream {
             if state.awaited >= first || first == running || until != u64::MAX {
                 let last = state.short_batch(batch);
                 if !state.to_launch.is_empty() && until == u64::MAX {
-                    // A blocking wait would disturb the launches, and its end is no one's last.
+                    // A wait would query the driver all the time, and slow the launches down.
                     let (now, has_ended) = self.with_work(state, last, |work| work.has_ended());
                     state = now;
                     if has_ended != Some(true) {

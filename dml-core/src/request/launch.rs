@@ -470,6 +470,9 @@ pub trait Launcher: Send + Sync {
     /// Launches under the same grants run in their order. If the first one is
     /// [independent](Launch::is_independent), it may run concurrently with those under other grants.
     ///
+    /// A [submitted](crate::Platform::submit) kernel may be launched on a thread of its device's stream. The
+    /// launch must then not wait for kernels that were submitted to the device: their end would wait for it.
+    ///
     /// # Errors
     /// [`LaunchError`], which says whether anything may have been written.
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError>;

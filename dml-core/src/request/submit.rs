@@ -112,10 +112,10 @@ impl From<[u64; 3]> for Items {
 ///
 /// # Order
 /// The kernels that one thread submits act as if each had ended before the next one began, whatever buffers
-/// they name. Kernels of one device whose launcher [runs in order](crate::Launcher::runs_in_order) do not wait for
-/// each other in that: a kernel queues on the device behind those that it depends on. Other uses of the bytes
-/// wait until the kernel has ended: on another device, in a view of the host, or under a plain
-/// [acquire](Platform::acquire).
+/// they name. Kernels of one device do not wait for each other in that if their launchers
+/// [run in order](crate::Launcher::runs_in_order): a kernel queues on the device behind those that it depends
+/// on. Other uses of the bytes wait until the kernel has ended: on another device, in a view of the host, or
+/// under a plain [acquire](Platform::acquire).
 ///
 /// # Failures
 /// After a kernel has failed, what it was to write is poisoned, and so is what all kernels behind it on its

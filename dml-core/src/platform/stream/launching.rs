@@ -13,8 +13,8 @@ use crate::base::sync::{Arc, MutexGuard};
 const AHEAD: usize = if cfg!(dml_loom) { 1 } else { 16 };
 
 impl Stream {
-    /// Returns whether the launch of a kernel that is granted now is left to the launching thread: because
-    /// others before it are, because its submitter is ahead, or because it must not be launched.
+    /// Returns whether the launch of a kernel that is granted now is left to the launching thread. It is, if
+    /// launches before it are, if its submitter is ahead, or if a launch has failed.
     pub(crate) fn launches_aside(&self) -> bool {
         let state = self.state.lock();
         !state.to_launch.is_empty() || state.is_refusing || state.queue.len() >= AHEAD
