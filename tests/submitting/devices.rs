@@ -5,7 +5,7 @@ use dml::arenas::kit::{Signal, Signaller};
 use dml::core::record::{Event, EventKind, Recording};
 use dml::core::{
     Access, AcquireError, Buffer, DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit,
-    Platform, TransferError,
+    Platform, Prefetch, TransferError,
 };
 use dml_verify::{block_on, watched};
 use std::future::{Future, IntoFuture};
@@ -113,6 +113,40 @@ fn i29_a_prefetch_travels_behind_the_kernel_that_writes_its_bytes() {
     end(Err(TransferError::Finished));
     let failed = watched("a prefetch behind a kernel that fails", move || coming.wait()).join();
     assert!(matches!(failed, Err(AcquireError::Poisoned { .. })), "{failed:?}");
+    assert!(platform.leaked_grants().is_empty());
+}
+
+/// A waker that panics, and one that drops the prefetch, are called by the thread that ends the kernel.
+#[test]
+fn i29_wakers_of_a_prefetch_behind_a_kernel_may_panic_and_drop_it() {
+    struct Bad(Mutex<Option<Prefetch>>);
+
+    impl Wake for Bad {
+        fn wake(self: Arc<Self>) {
+            drop(self.0.lock().unwrap().take());
+            panic!("a bad waker");
+        }
+    }
+
+    let (platform, devices) = platform(1);
+    let kernel = Arc::new(Pending(Mutex::default()));
+    let buffer = platform.buffer_from(vec![1_u32]).unwrap();
+    for dropped in [true, false] {
+        platform.submit(devices[0], &kernel).read_write(&buffer).items(1).unwrap();
+        let bad = Arc::new(Bad(Mutex::default()));
+        let waker = bad.clone().into();
+        let mut coming = buffer.prefetch(platform.host().unwrap(), ..);
+        assert!(Pin::new(&mut coming).poll(&mut Context::from_waker(&waker)).is_pending());
+        let kept = if dropped { bad.0.lock().unwrap().replace(coming) } else { Some(coming) };
+        kernel.0.lock().unwrap().pop().unwrap().end(Ok(0));
+        let settles = Platform::clone(&platform);
+        let device = devices[0];
+        watched("the kernel", move || settles.settle(device)).join().unwrap();
+        if let Some(coming) = kept {
+            watched("the prefetch", move || coming.wait()).join().unwrap();
+        }
+        assert_eq!(buffer.read().unwrap()[0], 1);
+    }
     assert!(platform.leaked_grants().is_empty());
 }
 

@@ -232,8 +232,8 @@ impl RawBuffer {
     /// returns, they also end in it. A prefetch does not wait for other users; its [`wait`](Prefetch::wait)
     /// reports the obstacle. A later writer waits until the [`Prefetch`] has ended or is dropped.
     ///
-    /// [Submitted](crate::Platform::submit) kernels that write the bytes are no obstacle. The prefetch waits in
-    /// the queue behind them. It brings what they wrote once they have ended, even if the value is not polled.
+    /// [Submitted](crate::Platform::submit) kernels that write the bytes are no obstacle. The prefetch waits
+    /// in the queue behind them. It brings what they wrote once they have ended, even if it is not polled.
     #[track_caller]
     pub fn prefetch(&self, device: DeviceId, bytes: impl RangeBounds<u64>) -> Prefetch {
         let home = self.0.platform.home_of(device);
