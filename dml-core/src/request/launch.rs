@@ -13,6 +13,7 @@ use crate::base::access::Access;
 use crate::base::sync::Arc;
 use crate::buffer::RawBuffer;
 use crate::memory::fence::Fence;
+use crate::memory::host::sealed;
 use crate::request::grant::Grants;
 use std::error::Error;
 use std::fmt;
@@ -478,15 +479,19 @@ pub trait Launcher: Send + Sync {
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError>;
 }
 
-/// A launcher that is shared: an [`Arc`] of one.
+/// A launcher that is shared: an [`Arc`] of one, and nothing else.
 #[diagnostic::on_unimplemented(note = "a launcher is submitted in an `Arc`")]
-pub trait SharedLauncher {
+pub trait SharedLauncher: sealed::Sealed {
     /// Returns another reference to the launcher.
     fn shared(&self) -> Arc<dyn Launcher>;
 
     /// Returns the launcher.
     fn launcher(&self) -> &dyn Launcher;
 }
+
+impl sealed::Sealed for Arc<dyn Launcher> {}
+
+impl<L: Launcher + 'static> sealed::Sealed for Arc<L> {}
 
 impl SharedLauncher for Arc<dyn Launcher> {
     fn shared(&self) -> Arc<dyn Launcher> {
