@@ -309,8 +309,10 @@ fn a_source_that_does_not_compile_shows_the_log() {
     let BuildCause::Compile(log) = &error.cause else { panic!("{error}") };
     assert_eq!(error.kernel, "k");
     assert!(log.contains("undeclared_name"), "{log}");
-    let missing = arena.kernel(SCALE, "stretch", "").unwrap_err();
-    assert!(matches!(missing.cause, BuildCause::NoKernel(_)), "{missing}");
+    for (source, name) in [(SCALE, "stretch"), ("", "k")] {
+        let missing = arena.kernel(source, name, "").unwrap_err();
+        assert!(matches!(missing.cause, BuildCause::NoKernel(_)), "{missing}");
+    }
     let zero = arena.kernel("a\0b", "k", "").unwrap_err();
     assert_eq!(zero.cause, BuildCause::ZeroCharacter("the source"));
     assert!(arena.kernel(SCALE, "scale", "-DUNUSED=1").is_ok());

@@ -165,7 +165,9 @@ impl OpenClArena {
         let create = |code| framework("clCreateProgramWithSource", code);
         let context = self.session.context().map_err(|_| failed(create(CL_DEVICE_NOT_AVAILABLE)))?;
         let compile = || {
-            let program = create_program_with_source(context, &[source]).map_err(create)?;
+            // An empty text is passed as a null pointer, which PoCL follows.
+            let text = if source.is_empty() { " " } else { source };
+            let program = create_program_with_source(context, &[text]).map_err(create)?;
             // SAFETY: the program was just created, and its only reference is taken over here.
             let program = unsafe { Program::own(program) };
             let device = self.session.part.id();
