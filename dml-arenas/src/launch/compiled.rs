@@ -50,10 +50,14 @@ pub unsafe fn kernel(
         // SAFETY: as the caller guarantees.
         return unsafe { launcher::<crate::cuda::CudaKernel>(arena, source, name) };
     }
-    let known = platform.devices().get(usize::from(device.0));
-    let device = known.map_or_else(|| device.to_string().into(), |known| known.name.clone());
-    let missing = "kernels are compiled for devices of OpenCL and CUDA".to_owned();
-    Err(BuildError::new(&device, name, BuildCause::NoCompiler(missing)))
+    let (device, missing) = match platform.devices().get(usize::from(device.0)) {
+        Some(known) => (
+            known.name.clone(),
+            "only devices of OpenCL and CUDA compile kernels; others run functions (`launch::host`)",
+        ),
+        None => (device.to_string().into(), "the platform has no such device"),
+    };
+    Err(BuildError::new(&device, name, BuildCause::NoCompiler(missing.to_owned())))
 }
 
 /// # Safety

@@ -6,15 +6,16 @@
 //!   driver: a type of the source ─▶ compile the source once more, with probe kernels whose work-group size
 //!                                   encodes `sizeof` the type: the driver reports work-group sizes
 //! ```
-//! Not checked: the targets of pointers, the fields of a structure, types that fail the second compilation,
+//! Not checked: the targets of pointers, but for `const`, the fields of a structure, types that fail the second compilation,
 //! and all parameters that the driver does not describe.
 
 use super::handle::Kernel;
-use dml_core::{LaunchArg, Scalar};
+use dml_core::{Access, LaunchArg, Scalar};
 use opencl3::kernel::{
     CL_KERNEL_ARG_ACCESS_NONE, CL_KERNEL_ARG_ACCESS_QUALIFIER, CL_KERNEL_ARG_ADDRESS_CONSTANT,
     CL_KERNEL_ARG_ADDRESS_GLOBAL, CL_KERNEL_ARG_ADDRESS_LOCAL, CL_KERNEL_ARG_ADDRESS_PRIVATE,
-    CL_KERNEL_ARG_ADDRESS_QUALIFIER, CL_KERNEL_ARG_TYPE_NAME, get_kernel_arg_info,
+    CL_KERNEL_ARG_ADDRESS_QUALIFIER, CL_KERNEL_ARG_TYPE_CONST, CL_KERNEL_ARG_TYPE_NAME,
+    CL_KERNEL_ARG_TYPE_QUALIFIER, get_kernel_arg_info,
 };
 use std::fmt;
 
@@ -22,6 +23,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Given {
     Block,
+    /// A block of which the kernel is to overwrite all that is granted.
+    Overwritten,
     /// A scalar of this type of OpenCL C.
     Scalar(&'static str),
     /// A value of this many bytes.
@@ -32,6 +35,7 @@ pub(super) enum Given {
 impl Given {
     pub(super) fn of(argument: &LaunchArg) -> Option<Self> {
         Some(match argument {
+            LaunchArg::Buffer { access: Access::WriteInvalidate, .. } => Self::Overwritten,
             LaunchArg::Buffer { .. } => Self::Block,
             LaunchArg::Scalar(scalar) => Self::Scalar(type_name(*scalar)),
             LaunchArg::Bytes(bytes) => Self::Bytes(bytes.len()),
@@ -45,6 +49,7 @@ impl fmt::Display for Given {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Block => f.write_str("a buffer"),
+            Self::Overwritten => f.write_str("a buffer to write"),
             Self::Scalar(name) => f.write_str(name),
             Self::Bytes(bytes) => write!(f, "a value of {bytes} bytes"),
             Self::Local => f.write_str("local memory"),
@@ -126,6 +131,8 @@ pub(super) struct Parameter {
     type_name: Option<String>,
     /// Whether it has an access qualifier, as only images and pipes do, under any name.
     has_access: bool,
+    /// Whether it points to what the kernel cannot change.
+    is_const: bool,
     sized: Option<Sized>,
 }
 
@@ -138,6 +145,9 @@ impl Parameter {
             type_name: info(CL_KERNEL_ARG_TYPE_NAME)
                 .map(|name| String::from(name).trim_end_matches('\0').to_owned())
                 .filter(|name| !name.is_empty()),
+            is_const: info(CL_KERNEL_ARG_TYPE_QUALIFIER)
+                .map(u64::from)
+                .is_some_and(|what| what & u64::from(CL_KERNEL_ARG_TYPE_CONST) != 0),
             has_access: access.is_some_and(|access| access != CL_KERNEL_ARG_ACCESS_NONE),
             sized: None,
         }
@@ -168,6 +178,9 @@ impl Parameter {
         });
         let fits = match (given, sized) {
             (Given::Block, _) => is_memory,
+            (Given::Overwritten, _) => {
+                is_memory && !self.is_const && address != CL_KERNEL_ARG_ADDRESS_CONSTANT
+            }
             (Given::Local, _) => address == CL_KERNEL_ARG_ADDRESS_LOCAL,
             _ if address != CL_KERNEL_ARG_ADDRESS_PRIVATE => false,
             (_, None) => true,
@@ -184,6 +197,7 @@ impl Parameter {
             }
             (CL_KERNEL_ARG_ADDRESS_PRIVATE, None) => type_name.to_owned(),
             (CL_KERNEL_ARG_ADDRESS_LOCAL, _) => "a pointer to local memory".to_owned(),
+            _ if is_memory && given == Given::Overwritten => "a pointer to constant memory".to_owned(),
             _ => "a pointer".to_owned(),
         })
     }
@@ -271,6 +285,9 @@ mod tests {
         assert_eq!(scalar("float4").mismatch(Given::Bytes(16)), None);
         assert_eq!(scalar("float3").mismatch(Given::Bytes(12)).unwrap(), "float3");
         assert_eq!(pointer.mismatch(Given::Local).unwrap(), "a pointer");
+        let constant = Parameter { is_const: true, ..pointer.clone() };
+        assert_eq!((pointer.mismatch(Given::Overwritten), constant.mismatch(Given::Block)), (None, None));
+        assert_eq!(constant.mismatch(Given::Overwritten).unwrap(), "a pointer to constant memory");
         let local = Parameter { address: Some(CL_KERNEL_ARG_ADDRESS_LOCAL), ..Parameter::default() };
         assert_eq!(local.mismatch(Given::Local), None);
         assert_eq!(local.mismatch(Given::Block).unwrap(), "a pointer to local memory");
@@ -301,7 +318,7 @@ mod tests {
             address: Some(CL_KERNEL_ARG_ADDRESS_GLOBAL),
             type_name: Some("int".to_owned()),
             has_access: true,
-            sized: None,
+            ..Parameter::default()
         };
         assert!(pipe.mismatch(Given::Block).is_some_and(|takes| takes.starts_with("int (an image")));
         let sampler = Parameter { has_access: false, sized: Some(Sized::SAMPLER), ..pipe };
