@@ -2,12 +2,16 @@
 
 use crate::queue::{Queue, Refuses, host, plain, step, words};
 use dml::core::{
-    Access, AcquireError, Buffer, DeviceId, ItemShape, Launch, LaunchArg, Launcher, Platform, Region,
-    Submission, SubmitError,
+    Access, AcquireError, Buffer, DeviceId, Fence, Grants, ItemShape, Launch, LaunchArg, LaunchError,
+    Launcher, Misfit, Platform, Region, Submission, SubmitError,
 };
 use dml_verify::watched;
+use std::future::Future;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake};
 
 /// Number of kernels that their submitter launches while none ends.
 const HERE: u32 = 16;
@@ -66,7 +70,7 @@ fn i29_launches_that_are_left_to_the_stream_keep_their_order() {
 #[test]
 fn i29_a_launch_that_fails_on_the_stream_poisons_and_is_reported() {
     for (refuses, text) in [
-        (Refuses::NotStarted, "step, submission 17 of cpu, failed: launch failed: no room"),
+        (Refuses::NotStarted, "step, submission 17 of cpu, failed: its launch failed: no room"),
         (Refuses::Failed, "half of it ran"),
         (Refuses::Panics, "a bad launcher"),
     ] {
@@ -153,7 +157,8 @@ fn i29_a_launch_of_ones_own_follows_those_that_are_left_to_the_stream() {
 #[test]
 fn i29_a_launch_of_ones_own_that_panics_or_calls_back_holds_up_nothing() {
     let ((platform, cpu), queue) = (host(), Queue::new(true));
-    let (a, b, c) = (words(&platform, 1), words(&platform, 2), words(&platform, 3));
+    // The launch holds the first one while it waits for the others.
+    let (c, a, b) = (words(&platform, 3), words(&platform, 1), words(&platform, 2));
     let stream = (&*platform, cpu, &queue);
     step(stream, (&a, &b), 5).unwrap();
     let calls_back = {
@@ -199,4 +204,69 @@ fn what_is_forgotten_before_its_launch_ends_by_itself() {
     queue.gate.set(true);
     queue.launches.set(true);
     assert_eq!(closed.join().unwrap()[0], expected(1, 1..=HERE + 4));
+}
+
+/// A launcher that first calls back.
+struct CallsBack(Arc<Queue>, Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Launcher for CallsBack {
+    fn check(&self, arguments: &[LaunchArg]) -> Result<(), Misfit> {
+        self.0.check(arguments)
+    }
+
+    fn runs_in_order(&self) -> bool {
+        true
+    }
+
+    fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
+        self.1.lock().unwrap().take().expect("one launch")();
+        self.0.launch(launch, grants)
+    }
+}
+
+/// A launcher and a waker that a stream calls may submit. What would wait for that stream is refused.
+#[test]
+fn i29_code_that_a_stream_calls_does_not_wait_for_it() {
+    struct Waits(Buffer<u32>, Sender<Result<(), AcquireError>>);
+
+    impl Wake for Waits {
+        fn wake(self: Arc<Self>) {
+            self.1.send(self.0.read().map(drop)).unwrap();
+        }
+    }
+
+    let ((platform, cpu), queue) = (host(), Queue::new(true));
+    let [a, b, c, d] = [1, 2, 3, 4].map(|value| words(&platform, value));
+    queue.gate.set(false);
+    let first = steps((&platform, cpu, &queue), [&a, &b], 1..=HERE);
+    let (says, said) = channel();
+    let calls_back = {
+        let (platform, queue) = (Platform::clone(&platform), queue.clone());
+        let (first, a, c) = (first.clone(), a.clone(), c.clone());
+        move || {
+            let stream = (&platform, cpu, &queue);
+            let submitted = step(stream, (&c, &a), HERE + 2).map(|behind| behind.number());
+            let waits = [platform.settle(cpu), first.wait(), own(stream, (&a, &c), 9).map(drop)];
+            says.send((submitted, waits, a.read().map(drop))).unwrap();
+        }
+    };
+    let calls_back = Arc::new(CallsBack(queue.clone(), Mutex::new(Some(Box::new(calls_back)))));
+    platform.submit(cpu, &calls_back).read(&a).write(&c).scalar(HERE + 1).items(1).unwrap();
+    let (submitted, waits, read) = said.recv().unwrap();
+    assert_eq!(submitted.unwrap(), u64::from(HERE + 2));
+    for waited in waits {
+        assert!(matches!(waited, Err(SubmitError::OnStream)), "{waited:?}");
+    }
+    assert!(matches!(read, Err(AcquireError::OnStream { .. })), "{read:?}");
+    let held = platform.acquire(cpu).write(&d).wait().unwrap();
+    let (says, said) = channel();
+    let waker = Arc::new(Waits(d.clone(), says)).into();
+    assert!(Pin::new(&mut first.clone()).poll(&mut Context::from_waker(&waker)).is_pending());
+    queue.gate.set(true);
+    let read = said.recv().unwrap();
+    assert!(matches!(read, Err(AcquireError::OnStream { .. })), "{read:?}");
+    drop(held);
+    platform.settle(cpu).unwrap();
+    let last = expected(1, 1..=HERE + 2);
+    assert_eq!((c.read().unwrap()[0], a.read().unwrap()[0]), (expected(1, 1..=HERE + 1), last));
 }

@@ -5,9 +5,10 @@ use dml::arenas::kit::{Signal, Signaller};
 use dml::core::record::{Event, EventKind, Recording};
 use dml::core::{
     Access, AcquireError, Buffer, DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit,
-    Platform, Prefetch, TransferError,
+    Platform, Prefetch, Region, Submission, Submit, SubmitError, TransferError,
 };
-use dml_verify::{block_on, watched};
+use dml_verify::held::{HeldCopies, held_star};
+use dml_verify::{Audited, block_on, watched};
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -173,4 +174,149 @@ fn i17_nothing_is_committed_by_a_release_that_reports_a_loss() {
     let events = recording.finish();
     let is_commit = |event: &&Event| matches!(event.kind, EventKind::Released { commit: Some(_), .. });
     assert_eq!((released, events.iter().filter(is_commit).count()), (Ok(()), 1));
+}
+
+/// Two kernels on a gpu, whose inputs are copied there: `a = 3 x + 1` and `b = 3 y + 2`.
+struct Arriving {
+    platform: Audited,
+    held: Arc<HeldCopies>,
+    kernel: Arc<Step>,
+    buffers: [Buffer<u32>; 4],
+}
+
+impl Arriving {
+    fn new() -> Self {
+        let (platform, held) = held_star();
+        let device = platform.device("gpu").unwrap();
+        let kernel = Arc::new(Step { platform: platform.clone(), device, launched: Arc::default() });
+        let buffers = [1, 2, 3, 4].map(|value| platform.buffer_from(vec![value]).unwrap());
+        Self { platform, held, kernel, buffers }
+    }
+
+    fn submit(&self, from: &impl Region, to: &impl Region, number: u32) -> Submit<'_> {
+        let submit = self.platform.submit(self.kernel.device, &self.kernel).read(from).write(to);
+        submit.scalar(number).scalar(0_u32).scalar(0_u32)
+    }
+
+    /// Submits both.
+    fn begin(&self) -> [Submission; 2] {
+        let [x, y, a, b] = &self.buffers;
+        [self.submit(x, a, 1).items(1).unwrap(), self.submit(y, b, 2).items(1).unwrap()]
+    }
+
+    /// Returns what a buffer holds, once the copies of the read have ended.
+    fn read(&self, at: usize) -> Result<u32, AcquireError> {
+        let buffer = self.buffers[at].clone();
+        let ended = self.held.begun().len();
+        let reads = std::thread::spawn(move || buffer.read().map(|view| view[0]));
+        while !reads.is_finished() {
+            self.held.begun().iter().skip(ended).for_each(|copy| copy.end(Ok(4)));
+            std::thread::yield_now();
+        }
+        reads.join().expect("it ends")
+    }
+}
+
+/// The submitter does not wait for the copies of what its kernels read, and nobody writes there meanwhile.
+#[test]
+fn i29_a_submitter_goes_on_while_its_inputs_are_copied() {
+    let arriving = Arriving::new();
+    let Arriving { platform, held, buffers: [x, y, a, b], .. } = &arriving;
+    let [first, second] = arriving.begin();
+    let copies = held.begun();
+    assert_eq!((copies.len(), first.has_ended(), second.has_ended()), (2, false, false));
+    let host = platform.host().unwrap();
+    for taken in [platform.acquire(host).write(x), platform.acquire(host).read(a)] {
+        assert!(matches!(taken.try_now(), Err(AcquireError::Busy { .. })));
+    }
+    // Behind both: what it reads is written on the stream, or comes with the first copy of its bytes.
+    let submits = arriving.submit(a, b, 3);
+    let third = submits.try_items(1).unwrap();
+    copies[1].end(Ok(4));
+    assert!(!second.has_ended(), "it is behind the first one");
+    copies[0].end(Ok(4));
+    third.wait().unwrap();
+    assert_eq!((arriving.read(2), arriving.read(3)), (Ok(4), Ok(15)));
+    assert_eq!((x.read().unwrap()[0], y.read().unwrap()[0], held.begun().len()), (1, 2, 4));
+    assert!(platform.leaked_grants().is_empty());
+}
+
+/// The same of two parts of one buffer, by futures.
+#[test]
+fn i29_a_future_submits_while_its_inputs_are_copied() {
+    let arriving = Arriving::new();
+    let whole = arriving.platform.buffer_from(vec![5_u32, 6]).unwrap();
+    let [.., a, b] = &arriving.buffers;
+    let first = block_on(arriving.submit(&whole.range(0..1), a, 1).items_async(1)).unwrap();
+    let second = block_on(arriving.submit(&whole.range(1..2), b, 2).items_async(1)).unwrap();
+    assert!(!first.has_ended() && !second.has_ended());
+    arriving.held.begun().iter().for_each(|copy| copy.end(Ok(4)));
+    block_on(second).unwrap();
+    assert_eq!((arriving.read(2), arriving.read(3)), (Ok(16), Ok(20)));
+}
+
+/// A copy that fails is the failure of its kernel: what is behind it fails too, and what it reads is whole.
+#[test]
+fn i29_an_input_that_does_not_arrive_fails_its_kernel() {
+    let arriving = Arriving::new();
+    let [first, second] = arriving.begin();
+    let [copy, other] = &arriving.held.begun()[..] else { panic!("two copies") };
+    copy.end(Err(TransferError::Finished));
+    other.end(Ok(4));
+    for submission in [&first, &second] {
+        let error = submission.wait().unwrap_err();
+        assert!(matches!(&error, SubmitError::Failed { number: 1, .. }), "{error:?}");
+        assert!(error.to_string().contains("copy of b1 "), "{error}");
+    }
+    assert!(arriving.kernel.launched.lock().unwrap().is_empty());
+    for poisoned in [2, 3] {
+        assert!(matches!(arriving.read(poisoned), Err(AcquireError::Poisoned { .. })));
+    }
+    assert_eq!((arriving.read(0), arriving.read(1)), (Ok(1), Ok(2)));
+    let [x, _, a, _] = &arriving.buffers;
+    let again = arriving.submit(x, a, 8).items(1).unwrap();
+    arriving.held.begun().last().unwrap().end(Ok(4));
+    again.wait().expect("the stream is open");
+    assert_eq!(arriving.read(2), Ok(11));
+    assert!(arriving.platform.leaked_grants().is_empty());
+}
+
+/// The submitter waits for the copy of what the kernel also changes: a failure then changes nothing.
+#[test]
+fn a_submitter_waits_for_the_copy_of_what_its_kernel_changes() {
+    let arriving = Arc::new(Arriving::new());
+    let submits = arriving.clone();
+    let submitted = watched("a submission", move || {
+        let [x, ..] = &submits.buffers;
+        let submit = submits.platform.submit(submits.kernel.device, &submits.kernel).read_write(x);
+        submit.items(1).map(drop)
+    });
+    while arriving.held.begun().is_empty() {
+        std::thread::yield_now();
+    }
+    arriving.held.begun()[0].end(Err(TransferError::Finished));
+    let error = submitted.join().unwrap_err();
+    assert!(matches!(error, SubmitError::Acquire(AcquireError::CopyFailed { .. })), "{error:?}");
+    assert_eq!(arriving.read(0), Ok(1));
+}
+
+/// Everything is dropped, or the device lost, while inputs are on their way.
+#[test]
+fn i29_inputs_on_their_way_are_dropped_or_lost() {
+    let Arriving { platform, held, kernel, buffers } = Arriving::new();
+    let [x, y, a, b] = buffers;
+    let submit = |from: &Buffer<u32>, to: &Buffer<u32>| {
+        let submit = platform.submit(kernel.device, &kernel).read(from).write(to);
+        submit.scalar(1_u32).scalar(0_u32).scalar(0_u32).items(1).unwrap()
+    };
+    submit(&x, &a);
+    drop(a);
+    let lost = submit(&y, &b);
+    held.begun()[0].end(Ok(4));
+    platform.device_lost(kernel.device);
+    held.begun()[1].end(Ok(4));
+    lost.wait().expect_err("its device is lost");
+    assert_eq!((x.read().unwrap()[0], y.read().unwrap()[0]), (1, 2));
+    assert!(b.read().is_err());
+    assert!(platform.leaked_grants().is_empty());
 }

@@ -79,6 +79,18 @@ fn a_chain_of_kernels_gives_what_one_after_the_other_gives() {
     assert!(scene.platform.leaked_grants().is_empty());
 }
 
+/// An input and an output of a kernel that change places are noticed.
+#[test]
+fn what_a_kernel_cannot_change_is_not_written() {
+    let Some(Scene { platform, device, scale, .. }) = Scene::new() else { return };
+    let buffer = || platform.buffer_from(vec![1.0_f32; LEN as usize]).unwrap();
+    let swapped =
+        platform.submit(device, &scale).write(&buffer()).read(&buffer()).scalar(2.0_f32).scalar(LEN);
+    let error = swapped.items(LEN).unwrap_err();
+    let text = "argument 0 of kernel scale on opencl:0 is a pointer to constant memory, and was given a buffer to write";
+    assert_eq!(error.to_string(), text);
+}
+
 /// A history in which a kernel was granted beside another one is allowed only if both were on the stream, and
 /// ended in their order.
 #[test]
@@ -193,7 +205,7 @@ fn i29_a_launch_that_is_refused_changes_nothing_and_one_that_failed_poisons() {
     let stream = (&*platform, cpu, &queue);
     for (refuses, started, text) in [
         (Refuses::NotStarted, false, "step was not launched on cpu: no room"),
-        (Refuses::Failed, true, "step was not launched on cpu: half of it ran"),
+        (Refuses::Failed, true, "step failed at its launch on cpu: half of it ran"),
         (Refuses::Panics, true, "a bad launcher"),
     ] {
         let (a, b) = (words(&platform, 1), words(&platform, 2));
@@ -207,10 +219,16 @@ fn i29_a_launch_that_is_refused_changes_nothing_and_one_that_failed_poisons() {
         );
         assert_eq!(a.read().unwrap()[0], 11);
         assert_eq!(b.read().map(|view| view[0]).is_ok(), !started);
+        platform.settle(cpu).expect("the submitter was told");
         assert!(platform.leaked_grants().is_empty());
     }
     let misfit = platform.submit(cpu, &queue).scalar(1_u32).items(1).unwrap_err();
     assert!(matches!(misfit, SubmitError::Misfit(_)), "{misfit:?}");
+    let (a, b) = (words(&platform, 1), words(&platform, 2));
+    for (items, text) in [([0, 5], "0 x 5"), ([2, 1 << 62], "2 x 4611686018427387904")] {
+        let misfit = platform.submit(cpu, &queue).read(&a).write(&b).scalar(1_u32).items(items).unwrap_err();
+        assert_eq!(misfit.to_string(), format!("kernel step cannot run with {text} work-items"));
+    }
     let foreign = host().0;
     let error = step(stream, (&words(&foreign, 1), &words(&platform, 1)), 1).unwrap_err();
     assert!(matches!(error, SubmitError::Acquire(AcquireError::ForeignBuffer { .. })), "{error:?}");

@@ -61,7 +61,7 @@ impl Launcher for Step {
 
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
         let [
-            LaunchArg::Buffer { buffer: from, .. },
+            LaunchArg::Buffer { buffer: from, ranges: from_bytes, .. },
             LaunchArg::Buffer { buffer: to, .. },
             LaunchArg::Scalar(number),
             LaunchArg::Scalar(from_at),
@@ -81,7 +81,8 @@ impl Launcher for Step {
         let arena = self.platform.arena(self.platform.home(self.device).expect("it has one"));
         let arena = arena.downcast_ref::<Null>().expect("it is one");
         let mut launched = self.launched.lock().unwrap();
-        let bytes = arena.read(grants, &from.range(0..4)).map_err(LaunchError::not_started)?;
+        let bytes =
+            arena.read(grants, &from.range(from_bytes[0].clone())).map_err(LaunchError::not_started)?;
         let value = u32::from_ne_bytes(bytes.try_into().unwrap()).wrapping_mul(3).wrapping_add(number);
         arena.write(grants, &to.range(0..4), &value.to_ne_bytes()).map_err(LaunchError::failed)?;
         drop(arena.take_calls());

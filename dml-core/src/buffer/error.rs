@@ -209,7 +209,7 @@ pub enum AcquireError {
         if buffer == held {
             "this thread holds it: release that grant or view first".to_owned()
         } else {
-            format!("holding {held} could deadlock: acquire both at once, in the order of their ids, or try without waiting")
+            format!("holding {held} could deadlock: release that first, acquire both at once, or try without waiting")
         }
     )]
     OrderViolation {
@@ -217,6 +217,15 @@ pub enum AcquireError {
         buffer: BufferName,
         /// A held buffer that is the same one, or comes later in the canonical order.
         held: BufferName,
+    },
+    /// The request would have to wait in code that a stream calls, such as the launcher of a submitted kernel or
+    /// a waker. Whoever holds the buffer may in turn wait for that code.
+    #[error(
+        "code that a stream calls, such as a launcher or a waker, cannot wait for {buffer}: wait on another thread"
+    )]
+    OnStream {
+        /// The buffer that would have to be waited for.
+        buffer: BufferName,
     },
     /// The device of the requested arena, or of an arena on the path to it, is lost. A retry may find another
     /// path.

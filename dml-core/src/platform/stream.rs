@@ -9,7 +9,9 @@
 //!    So the numbers of conflicting kernels are in the order of their launches.
 //! 2. After the first failure, all kernels in the queue end as failed. So does a kernel whose request was
 //!    made before, because it may have read what the failed one should have written.
-//! 3. The reaper is one thread for each arena, and the launching thread another one. They sleep while they
+//! 3. Code that a stream calls must not wait for a stream, or in a buffer's queue: both may wait for that
+//!    code. Such a wait is refused ([`is_on_stream`]).
+//! 4. The reaper is one thread for each arena, and the launching thread another one. They sleep while they
 //!    have nothing to do.
 
 mod launching;
@@ -17,8 +19,9 @@ mod launching;
 use crate::base::guard::{guard, quietly};
 use crate::base::helpers::help;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
-use crate::base::sync::{Arc, Condvar, Mutex, MutexGuard, thread};
+use crate::base::sync::{Arc, Condvar, Mutex, MutexGuard, thread, thread_local};
 use crate::memory::error::TransferError;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
@@ -35,6 +38,34 @@ const DOZE: Duration = Duration::from_millis(1);
 const NAP: Duration = Duration::from_micros(50);
 /// Maximum number of failures that a stream remembers, for those that ask later.
 const MOST_FAILURES: usize = 1024;
+
+thread_local! {
+    static IS_ON_STREAM: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns whether a stream called the code that runs on this thread.
+pub(crate) fn is_on_stream() -> bool {
+    IS_ON_STREAM.with(Cell::get)
+}
+
+/// A wait is refused, because a stream called the code that would wait.
+#[derive(Debug)]
+pub(crate) struct Refused;
+
+/// Marks the thread as one that works for a stream.
+struct OnStream(bool);
+
+impl OnStream {
+    fn enter() -> Self {
+        Self(IS_ON_STREAM.with(|is_on_stream| is_on_stream.replace(true)))
+    }
+}
+
+impl Drop for OnStream {
+    fn drop(&mut self) {
+        IS_ON_STREAM.with(|is_on_stream| is_on_stream.set(self.0));
+    }
+}
 
 /// The cause of a failure.
 pub(crate) type Cause = Arc<dyn Error + Send + Sync>;
@@ -66,6 +97,8 @@ pub(crate) struct Failure {
     pub(crate) cause: Cause,
     /// The first and the last of some neighbours that ended as failed with it.
     of: (u64, u64),
+    /// Whether a caller has got it, or one that it hides.
+    is_told: bool,
 }
 
 /// The streams of a platform, by arena.
@@ -112,10 +145,8 @@ struct State {
     awaited: u64,
     /// The kernels for which threads wait.
     waiting: Vec<u64>,
-    /// The process of the threads.
+    /// The process of the threads; 0 before there is one.
     process: u32,
-    /// The number up to which failures were told to the callers that settle the stream.
-    told: u64,
 }
 
 /// What a thread of a stream does.
@@ -184,10 +215,8 @@ impl Stream {
     }
 
     /// Waits until there is room for another kernel. The caller must hold no grants.
-    pub(crate) fn wait_for_room(self: &Arc<Self>) {
-        if !self.has_room() {
-            self.settle(self.in_the_way() + ROOM);
-        }
+    pub(crate) fn wait_for_room(self: &Arc<Self>) -> Result<(), Refused> {
+        if self.has_room() { Ok(()) } else { self.settle(self.in_the_way() + ROOM) }
     }
 
     /// As [`wait_for_room`](Self::wait_for_room), for a future.
@@ -230,17 +259,7 @@ impl Stream {
         mut state: MutexGuard<'a, State>,
         number: u64,
     ) -> MutexGuard<'a, State> {
-        let process = std::process::id();
-        if state.process != process {
-            // A fork has none of its parent's threads, and nothing that they had taken.
-            (state.process, state.reaper, state.launching) = (process, Helper::None, Helper::None);
-            if let Some(taken) = state.queue.iter_mut().find(|entry| !entry.is_launched)
-                && taken.work.is_none()
-            {
-                taken.is_launched = true;
-                state.to_launch.pop_front();
-            }
-        }
+        state.notice_fork();
         if state.reaper != Helper::None || state.queue.is_empty() {
             return state;
         }
@@ -259,6 +278,7 @@ impl Stream {
     /// time. Otherwise it looks from time to time which kernels have ended, so that short kernels cost no
     /// switch of threads each.
     fn reap(&self, until: u64) {
+        let _on_stream = OnStream::enter();
         let mut state = self.state.lock();
         // Whether the queue was empty at the last look, and the number of the kernel that had not ended then.
         let (mut was_empty, mut running) = (false, 0);
@@ -375,8 +395,10 @@ impl Stream {
             ended.unwrap_or_else(|message| Err(Arc::new(TransferError::Panicked { message }) as Cause));
         let mut state = self.state.lock();
         let failure = match (before, ended) {
-            (Some(before), _) => Some(Failure { of: (number, number), ..before }),
-            (None, Err(cause)) => Some(Failure { number, label, cause, of: (number, number) }),
+            (Some(before), _) => Some(Failure { of: (number, number), is_told: false, ..before }),
+            (None, Err(cause)) => {
+                Some(Failure { number, label, cause, of: (number, number), is_told: false })
+            }
             (None, Ok(())) => None,
         };
         if let Some(failure) = failure {
@@ -413,16 +435,19 @@ impl Stream {
     }
 
     /// Waits until a kernel and all before it have ended.
-    pub(crate) fn settle(self: &Arc<Self>, number: u64) {
+    pub(crate) fn settle(self: &Arc<Self>, number: u64) -> Result<(), Refused> {
         if self.has_settled(number) {
-            return;
+            return Ok(());
+        }
+        if is_on_stream() {
+            return Err(Refused);
         }
         let mut state = self.state.lock();
         while !self.has_settled(number) {
             self.hurry(&mut state, number);
             state = self.reaped(state, number);
             if self.has_settled(number) {
-                return;
+                break;
             }
             state.waiting.push(number);
             state = self.has_ended.wait(state);
@@ -430,6 +455,7 @@ impl Stream {
                 state.waiting.swap_remove(place);
             }
         }
+        Ok(())
     }
 
     /// Wakes the reaper, because a caller awaits a kernel.
@@ -487,14 +513,40 @@ impl Stream {
     /// Returns the first failure up to a kernel that was not returned before.
     pub(crate) fn untold(&self, number: u64) -> Option<Failure> {
         let mut state = self.state.lock();
-        let told = state.told;
-        state.told = number.max(told);
-        let is_new = |failure: &&Failure| failure.of.1 > told && failure.of.0 <= number;
-        state.failed.iter().find(is_new).cloned()
+        let mut untold = state.failed.iter_mut().filter(|failure| !failure.is_told && failure.of.0 <= number);
+        let first = untold.next().map(|failure| {
+            failure.is_told = true;
+            failure.clone()
+        });
+        untold.for_each(|failure| failure.is_told = true);
+        first
+    }
+
+    /// Records that the caller gets the failure of a kernel.
+    pub(crate) fn tell(&self, number: u64) {
+        let mut state = self.state.lock();
+        let of_it = state.failed.iter_mut().rev().find(|failure| failure.number == number);
+        of_it.into_iter().for_each(|failure| failure.is_told = true);
     }
 }
 
 impl State {
+    /// Forgets the threads of the parent process, and what they had taken. A fork has none of them.
+    fn notice_fork(&mut self) {
+        let process = std::process::id();
+        let before = std::mem::replace(&mut self.process, process);
+        if [0, process].contains(&before) {
+            return;
+        }
+        (self.reaper, self.launching) = (Helper::None, Helper::None);
+        if let Some(taken) = self.queue.iter_mut().find(|entry| !entry.is_launched)
+            && taken.work.is_none()
+        {
+            taken.is_launched = true;
+            self.to_launch.pop_front();
+        }
+    }
+
     /// Returns the place of the last of at most `most` first kernels that are awaited and run in order.
     /// Others are waited for one after the other, because one may wait for what another one holds.
     fn short_batch(&self, most: usize) -> usize {

@@ -20,7 +20,7 @@ use crate::buffer::RawBuffer;
 use crate::buffer::error::AcquireError;
 use crate::buffer::wait::Wait;
 use crate::platform::Platform;
-use crate::request::acquisition::{Acquisition, Part};
+use crate::request::acquisition::{Acquisition, Copies, Part};
 use crate::request::grant::{Grants, Item};
 use crate::request::region::Region;
 use smallvec::SmallVec;
@@ -30,7 +30,7 @@ use std::ops::Range;
 use std::panic::Location;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// A request for one or more buffers, all in one arena.
@@ -50,8 +50,18 @@ pub struct Acquire {
     kernel: Option<KernelId>,
     items: SmallVec<[Wanted; 3]>,
     origin: Option<&'static Location<'static>>,
-    /// Whether the kernel will run on the stream of its arena.
-    pub(super) is_submission: bool,
+    pub(super) purpose: Purpose,
+}
+
+/// What an acquire is for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Purpose {
+    /// A use by the caller.
+    Use,
+    /// A kernel on the stream of its arena.
+    Submission,
+    /// A kernel on the stream of its arena, which can also wait for copies and then launch the kernel.
+    SharedSubmission,
 }
 
 #[derive(Clone, Debug)]
@@ -63,7 +73,7 @@ struct Wanted {
 
 impl Acquire {
     pub(crate) fn new(platform: Platform, arena: Result<ArenaId, AcquireError>) -> Self {
-        Self { platform, arena, kernel: None, items: SmallVec::new(), origin: None, is_submission: false }
+        Self { platform, arena, kernel: None, items: SmallVec::new(), origin: None, purpose: Purpose::Use }
     }
 
     /// Sets the requesting kernel. By default, every acquire is a new kernel.
@@ -98,6 +108,11 @@ impl Acquire {
     pub fn access(mut self, region: &impl Region, access: Access) -> Self {
         self.want(region.buffer().clone(), region.bytes(), access);
         self
+    }
+
+    /// Returns a request for the same buffers, made as another one is.
+    pub(super) fn made_as(self, other: Self) -> Self {
+        Self { items: self.items, ..other }
     }
 
     pub(super) fn want(&mut self, buffer: RawBuffer, bytes: Range<u64>, access: Access) {
@@ -150,6 +165,11 @@ impl Acquire {
         AcquireFuture(self.acquisition().map(Acquisition::of_a_sleeper))
     }
 
+    /// Acquires everything, up to the copies that are left to a stream.
+    pub(super) fn acquire_to_copies(self, wait: Wait<'_>) -> Result<(Grants, Option<Copies>), AcquireError> {
+        self.acquisition()?.complete_to_copies(wait)
+    }
+
     /// Groups the items into one part per buffer, in canonical order.
     #[track_caller]
     fn acquisition(self) -> Result<Acquisition, AcquireError> {
@@ -187,7 +207,7 @@ impl Acquire {
             Some(origin) => origin,
             None => Location::caller(),
         };
-        Ok(Acquisition::new((kernel, arena, origin), self.is_submission, (parts, items), span))
+        Ok(Acquisition::new((kernel, arena, origin), self.purpose, (parts, items), span))
     }
 }
 
@@ -220,6 +240,23 @@ impl AcquireFuture {
     /// Returns whether the acquire waits for other users, so that none of its copies is in flight.
     pub(super) fn is_queued(&self) -> bool {
         self.0.as_ref().is_ok_and(Acquisition::is_queued)
+    }
+}
+
+impl AcquireFuture {
+    /// Polls the acquire, up to the copies that are left to a stream.
+    pub(super) fn poll_to_copies(
+        &mut self,
+        waker: &Waker,
+    ) -> Poll<Result<(Grants, Option<Copies>), AcquireError>> {
+        let granted = Pin::new(&mut *self).poll(&mut Context::from_waker(waker));
+        if granted.is_pending() && self.0.as_ref().is_ok_and(Acquisition::leaves_copies) {
+            let left = std::mem::replace(&mut self.0, Err(AcquireError::Finished));
+            return Poll::Ready(
+                left.map(Acquisition::into_copies).map(|(grants, copies)| (grants, Some(copies))),
+            );
+        }
+        granted.map_ok(|grants| (grants, None))
     }
 }
 

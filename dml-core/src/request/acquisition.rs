@@ -11,7 +11,9 @@
 //!    in canonical order. No step begins for a buffer behind a known failure.
 //! 3. The acquire does not sleep in a queue while one of its plans is unfinished. Such a plan needs this
 //!    thread to advance, and may exclude other requests from its buffer meanwhile.
-//! 4. Each poll of a future polls its first [`MOST_POLLED`] plans. A sleeping thread waits for one plan after
+//! 4. A submission leaves the copies of what it only reads to its stream, once nothing else remains to be
+//!    done. They depend on no other request, so the stream can wait for them before it launches.
+//! 5. Each poll of a future polls its first [`MOST_POLLED`] plans. A sleeping thread waits for one plan after
 //!    the other. It notices the copies for later buffers last, and these stay reserved until then.
 
 use crate::base::access::Claims;
@@ -23,6 +25,8 @@ use crate::buffer::error::AcquireError;
 use crate::buffer::lock::Asked;
 use crate::buffer::storage::Handout;
 use crate::buffer::wait::{Place, Wait};
+use crate::platform::stream::is_on_stream;
+use crate::request::acquire::Purpose;
 use crate::request::grant::{Grant, Grants, Item};
 use crate::request::held::{self, Carried};
 use crate::state::{Begin, Request};
@@ -56,7 +60,7 @@ struct Queued {
 pub(super) struct Acquisition {
     kernel: KernelId,
     arena: ArenaId,
-    is_submission: bool,
+    purpose: Purpose,
     /// The source location of the acquire.
     origin: &'static Location<'static>,
     /// The remaining parts; the next one comes last.
@@ -84,7 +88,7 @@ struct Preparing {
     run: Run,
     grant: OwnerId,
     /// `None` in a polled future, whose task may wait elsewhere meanwhile.
-    _carried: Option<Carried>,
+    carried: Option<Carried>,
 }
 
 impl Acquisition {
@@ -92,7 +96,7 @@ impl Acquisition {
     /// `items` in the order of the request.
     pub(super) fn new(
         (kernel, arena, origin): (KernelId, ArenaId, &'static Location<'static>),
-        is_submission: bool,
+        purpose: Purpose,
         (to_come, items): (SmallVec<[Part; 3]>, SmallVec<[Item; 3]>),
         span: TraceSpan,
     ) -> Self {
@@ -100,7 +104,7 @@ impl Acquisition {
         Self {
             kernel,
             arena,
-            is_submission,
+            purpose,
             origin,
             to_come,
             granted,
@@ -135,7 +139,44 @@ impl Acquisition {
         }
     }
 
-    /// Advances as far as possible. The result is pending only if `wait` has a waker.
+    /// As [`complete`](Self::complete), up to the copies that are left to a stream.
+    pub(super) fn complete_to_copies(
+        mut self,
+        wait: Wait<'_>,
+    ) -> Result<(Grants, Option<Copies>), AcquireError> {
+        loop {
+            match self.advance(wait) {
+                Poll::Ready(granted) => return granted.map(|grants| (grants, None)),
+                Poll::Pending if self.leaves_copies() => {
+                    let (grants, copies) = self.into_copies();
+                    return Ok((grants, Some(copies)));
+                }
+                Poll::Pending => {}
+            }
+        }
+    }
+
+    /// Returns whether all that remains are copies that are left to a stream.
+    pub(super) fn leaves_copies(&self) -> bool {
+        let only_copies = |Preparing { part, run, .. }: &Preparing| {
+            !run.has_failed() && part.claims.iter().all(|claim| !claim.access.writes())
+        };
+        self.purpose == Purpose::SharedSubmission
+            && self.to_come.is_empty()
+            && self.may_ask()
+            && !self.preparing.is_empty()
+            && self.preparing.iter().all(only_copies)
+    }
+
+    /// Splits off what is granted from the copies that remain.
+    pub(super) fn into_copies(mut self) -> (Grants, Copies) {
+        self.purpose = Purpose::Submission;
+        self.preparing.iter_mut().for_each(|preparing| preparing.carried = None);
+        (self.take_grants(), Copies(Box::new(self)))
+    }
+
+    /// Advances as far as possible. The result is pending only if `wait` has a waker, or if copies are left to
+    /// a stream.
     pub(super) fn advance(&mut self, wait: Wait<'_>) -> Poll<Result<Grants, AcquireError>> {
         let span = std::mem::take(&mut self.span);
         let advanced = span.within(|| self.go_on(wait));
@@ -149,6 +190,8 @@ impl Acquisition {
                 && let Some(part) = self.to_come.pop()
             {
                 self.refused = self.ask(part, wait).err();
+            } else if self.leaves_copies() {
+                return Poll::Pending;
             } else if !self.preparing.is_empty() {
                 let Poll::Ready(()) = self.prepare(wait) else { return Poll::Pending };
             } else if let Some((_, error)) = self.failed.take() {
@@ -173,25 +216,26 @@ impl Acquisition {
     /// Submits the request for one buffer.
     fn ask(&mut self, part: Part, wait: Wait<'_>) -> Result<(), AcquireError> {
         let buffer = &part.buffer;
-        let later = match wait {
-            // The holder of this buffer may be waiting for a buffer that this thread holds.
-            Wait::Until(_) => held::at_or_after(buffer.id()),
-            Wait::Awaken(_) if self.sleeps => held::at_or_after(buffer.id()),
-            Wait::Try | Wait::Awaken(_) => None,
-        };
-        let queue = !matches!(wait, Wait::Try) && later.is_none();
+        let sleeps = self.sleeps || matches!(wait, Wait::Until(_));
+        // The holder of this buffer may be waiting for a buffer that this thread holds.
+        let later = if sleeps { held::at_or_after(buffer.id()) } else { None };
+        let is_refused = sleeps && is_on_stream();
+        let queue = !matches!(wait, Wait::Try) && later.is_none() && !is_refused;
         let request = Request {
             kernel: self.kernel,
             grant: OwnerId(0), // the buffer sets it
             arena: self.arena,
             claims: part.claims.clone(),
-            is_submission: self.is_submission,
+            is_submission: self.purpose != Purpose::Use,
         };
         match (buffer.0.ask(request, queue, self.origin), later) {
             (Asked::Granted(grant, handout), _) => self.granted(part, grant, handout),
             (Asked::Answered(Begin::Busy { .. }, _), Some(later)) => {
                 let held = buffer.platform().name_of(later);
                 return Err(AcquireError::OrderViolation { buffer: buffer.name(), held });
+            }
+            (Asked::Answered(Begin::Busy { .. }, _), None) if is_refused => {
+                return Err(AcquireError::OnStream { buffer: buffer.name() });
             }
             (Asked::Answered(begin, grant), _) => return self.act_on(part, begin, grant, wait),
             (Asked::Queued(place), _) => {
@@ -268,8 +312,8 @@ impl Acquisition {
                     Poll::Ready(ended) => self.granted(part, grant, ended?),
                     Poll::Pending => {
                         let is_call = self.sleeps || !matches!(wait, Wait::Awaken(_));
-                        let _carried = is_call.then(|| Carried::new(buffer.id(), grant));
-                        self.preparing.push_back(Preparing { part, run, grant, _carried });
+                        let carried = is_call.then(|| Carried::new(buffer.id(), grant));
+                        self.preparing.push_back(Preparing { part, run, grant, carried });
                     }
                 }
             }
@@ -289,6 +333,21 @@ impl Acquisition {
         let (mut granted, items) = (std::mem::take(&mut self.granted), std::mem::take(&mut self.items));
         granted.sort_by_key(|grant| grant.buffer.id());
         Grants::new(granted, items)
+    }
+}
+
+/// Copies in flight of what a submission only reads.
+#[derive(Debug)]
+pub(super) struct Copies(Box<Acquisition>);
+
+impl Copies {
+    /// Waits for the copies, and adds what they bring to the grants of the kernel, which is launched next.
+    pub(super) fn arrive(self, grants: &mut Grants) -> Result<(), AcquireError> {
+        let arrived = self.0.complete(Wait::Until(None))?;
+        let started = arrived.launched();
+        grants.join(arrived);
+        started.iter().for_each(|(buffer, grant)| buffer.0.start(*grant));
+        Ok(())
     }
 }
 

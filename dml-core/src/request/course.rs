@@ -8,21 +8,21 @@
 use crate::base::guard::{guard, quietly};
 use crate::base::id::DeviceId;
 use crate::base::sync::Arc;
-use crate::memory::error::TransferError;
 use crate::memory::fence::Fence;
 use crate::platform::Platform;
-use crate::platform::stream::{Cause, Failure, Stream, Work};
-use crate::request::acquire::Acquire;
+use crate::platform::stream::{Cause, Failure, Refused, Stream, Work};
+use crate::request::acquire::{Acquire, Purpose};
+use crate::request::acquisition::Copies;
 use crate::request::flight::InFlight;
 use crate::request::grant::Grants;
 use crate::request::launch::{ItemShape, Launch, LaunchArg, LaunchError, Launcher};
 use crate::request::submit::SubmitError;
-use std::error::Error;
 use std::future::Future;
 use std::ops::Range;
 use std::panic::Location;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use thiserror::Error;
 
 /// What is known of a kernel apart from its arguments.
 pub(super) struct Course {
@@ -53,7 +53,9 @@ impl Course {
     /// Starts the request for the kernel's buffers.
     pub(super) fn acquire(&self, origin: &'static Location<'static>) -> Acquire {
         let mut acquire = self.platform.acquire(self.device).located_at(origin);
-        acquire.is_submission = self.is_in_order;
+        if self.is_in_order {
+            acquire.purpose = Purpose::Submission;
+        }
         acquire
     }
 
@@ -74,7 +76,8 @@ impl Course {
             Begun::Aside(aside) => (Some(aside), None),
         };
         let started = grants.launched();
-        let number = self.push(Kernel { aside, running: InFlight::of(grants, kernel) }, failures);
+        let number =
+            self.push(Kernel { aside, failed: None, running: InFlight::of(grants, kernel) }, failures);
         // Those that follow are let in only now, so that their numbers are greater.
         started.iter().for_each(|(buffer, grant)| buffer.0.start(*grant));
         Ok(Submission { stream: self.stream.clone(), device: self.device(), number })
@@ -89,39 +92,28 @@ impl Course {
         let (has_started, cause) = match error {
             LaunchError::NotStarted(cause) => {
                 let _ = grants.not_started();
-                (false, cause)
+                (false, cause.into())
             }
             LaunchError::Failed(cause) => {
                 // It ends behind the kernels before it, which would otherwise commit what it has written to.
-                let running = InFlight::of(grants.hand_over(), Some(never_launched(&*cause)));
-                let number = self.push(Kernel { aside: None, running }, failures);
-                self.stream.settle(number);
+                let cause: Cause = cause.into();
+                let (running, failed) = (InFlight::of(grants.hand_over(), None), Some(cause.clone()));
+                let number = self.push(Kernel { aside: None, failed, running }, failures);
+                // On a stream, the caller cannot wait for it.
+                let _ = self.stream.settle(number);
+                self.stream.tell(number);
                 (true, cause)
             }
         };
         let (device, kernel) = (self.device(), self.label.clone());
-        SubmitError::Launch { device, kernel, has_started, cause: cause.into() }
+        SubmitError::Launch { device, kernel, has_started, cause }
     }
 }
 
-/// Launches a kernel.
-pub(super) fn launched(
-    launcher: &dyn Launcher,
-    launch: &Launch<'_>,
-    grants: &mut Grants,
-) -> Result<Fence, LaunchError> {
-    guard(|| launcher.launch(launch, grants)).unwrap_or_else(panicked)
-}
-
-/// Returns the result of a launch that panicked.
-pub(super) fn panicked(message: Arc<str>) -> Result<Fence, LaunchError> {
-    Err(LaunchError::failed(format!("the launcher panicked: {message}")))
-}
-
-/// Returns the fence of a kernel whose launch failed.
-fn never_launched(cause: &dyn Error) -> Fence {
-    let error = TransferError::Framework { call: "launch", code: -1, message: cause.to_string().into() };
-    Fence::running(move || Err(error))
+/// Launches a kernel. A panic becomes an error.
+pub(super) fn launched(launch: impl FnOnce() -> Result<Fence, LaunchError>) -> Result<Fence, LaunchError> {
+    let panicked = |message| Err(LaunchError::failed(format!("the launcher panicked: {message}")));
+    guard(launch).unwrap_or_else(panicked)
 }
 
 /// A launch that is left to the stream.
@@ -130,29 +122,39 @@ pub(super) struct Aside {
     pub(super) arguments: Vec<LaunchArg>,
     pub(super) shape: ItemShape,
     pub(super) items: Range<u64>,
+    /// The copies that the kernel needs.
+    pub(super) copies: Option<Copies>,
 }
+
+/// The failure of a launch that was left to the stream.
+#[derive(Debug, Error)]
+#[error("its launch failed: {0}")]
+struct LaunchFailed(#[source] LaunchError);
 
 /// A submitted kernel with its grants.
 struct Kernel {
     /// What is to be launched, if it is not launched.
     aside: Option<Aside>,
+    /// Why it cannot be launched.
+    failed: Option<Cause>,
     running: InFlight,
 }
 
 impl Work for Kernel {
     fn launch(&mut self, is_followed: bool) -> bool {
-        let Some(aside) = self.aside.take() else { return true };
-        let Aside { launcher, arguments, shape, items } = &aside;
-        let launch = Launch::new(items, shape, arguments).submitted(is_followed);
-        let mut is_launched = true;
-        self.running.begin(|grants| {
-            launched(&**launcher, &launch, grants).unwrap_or_else(|error| {
-                is_launched = false;
-                never_launched(&error)
+        let Some(Aside { launcher, arguments, shape, items, copies }) = self.aside.take() else {
+            return true;
+        };
+        let launch = Launch::new(&items, &shape, &arguments).submitted(is_followed);
+        let begun = self.running.begin(|grants| {
+            launched(|| {
+                copies.map_or(Ok(()), |copies| copies.arrive(grants)).map_err(LaunchError::not_started)?;
+                launcher.launch(&launch, grants)
             })
         });
-        quietly(aside);
-        is_launched
+        self.failed = begun.err().map(|error| Arc::new(LaunchFailed(error)) as Cause);
+        quietly((launcher, arguments));
+        self.failed.is_none()
     }
 
     fn wait(&mut self) {
@@ -165,9 +167,14 @@ impl Work for Kernel {
     }
 
     fn end(self: Box<Self>, fails: bool) -> Result<(), Cause> {
-        let Self { aside, running } = *self;
+        let Self { aside, failed, running } = *self;
         quietly(aside);
         let grants = running.wait().map_err(|error| Arc::new(error) as Cause)?;
+        if let Some(cause) = failed {
+            grants.notice_losses();
+            let _ = grants.failed();
+            return Err(cause);
+        }
         if fails { grants.failed() } else { grants.release_whole() }.map_err(|error| Arc::new(error) as Cause)
     }
 }
@@ -197,9 +204,10 @@ impl Submission {
     ///
     /// # Errors
     /// [`SubmitError::Failed`] if the kernel failed, or one before it whose failure it shares. A stream
-    /// remembers its last 1024 failures.
+    /// remembers its last 1024 failures. [`SubmitError::OnStream`] in code that a stream calls, if the kernel
+    /// has not ended.
     pub fn wait(&self) -> Result<(), SubmitError> {
-        self.stream.settle(self.number);
+        self.stream.settle(self.number)?;
         self.ended()
     }
 
@@ -216,6 +224,12 @@ impl Future for Submission {
             true => Poll::Ready(self.ended()),
             false => Poll::Pending,
         }
+    }
+}
+
+impl From<Refused> for SubmitError {
+    fn from(Refused: Refused) -> Self {
+        Self::OnStream
     }
 }
 

@@ -4,6 +4,7 @@ use crate::base::guard::{guard, quietly};
 use crate::memory::error::TransferError;
 use crate::memory::fence::Fence;
 use crate::request::grant::Grants;
+use crate::request::launch::LaunchError;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -45,8 +46,12 @@ impl InFlight {
     }
 
     /// Launches the kernel.
-    pub(super) fn begin(&mut self, launch: impl FnOnce(&mut Grants) -> Fence) {
-        self.kernel = self.grants.as_mut().map(launch);
+    pub(super) fn begin(
+        &mut self,
+        launch: impl FnOnce(&mut Grants) -> Result<Fence, LaunchError>,
+    ) -> Result<(), LaunchError> {
+        self.kernel = self.grants.as_mut().map(launch).transpose()?;
+        Ok(())
     }
 
     /// Waits for the kernel and returns the grants, to be released.

@@ -532,6 +532,12 @@ impl Grants {
         launched.collect()
     }
 
+    /// Adds other grants of the same request.
+    pub(super) fn join(&mut self, mut other: Self) {
+        self.grants.append(&mut other.grants);
+        self.grants.sort_by_key(|grant| grant.buffer.id());
+    }
+
     /// Ties the grants to a launched kernel, so that they do not end before it does.
     pub fn in_flight(self, kernel: Fence) -> InFlight {
         for grant in &self.grants {

@@ -409,8 +409,16 @@ pub enum Misfit {
         /// The number of dimensions.
         dimensions: usize,
     },
+    /// The kernel is to run with no work-items, or with 2^63 or more.
+    #[error("kernel {kernel} cannot run with {} work-items", counts(*items))]
+    Items {
+        /// The kernel.
+        kernel: String,
+        /// The number of work-items along each dimension.
+        items: [u64; 3],
+    },
     /// The framework cannot run the kernel in work-groups of this size.
-    #[error("kernel {kernel} cannot run in groups of {}: {reason}", sizes(*local))]
+    #[error("kernel {kernel} cannot run in groups of {} work-items: {reason}", counts(*local))]
     Groups {
         /// The kernel, and where it runs.
         kernel: String,
@@ -421,12 +429,12 @@ pub enum Misfit {
     },
 }
 
-/// Formats the size of a work-group, without trailing dimensions of size 1.
-fn sizes([x, y, z]: [u64; 3]) -> String {
+/// Formats numbers of work-items, without trailing dimensions of size 1.
+fn counts([x, y, z]: [u64; 3]) -> String {
     match (y, z) {
-        (1, 1) => format!("{x} work-items"),
-        (_, 1) => format!("{x} x {y} work-items"),
-        _ => format!("{x} x {y} x {z} work-items"),
+        (1, 1) => format!("{x}"),
+        (_, 1) => format!("{x} x {y}"),
+        _ => format!("{x} x {y} x {z}"),
     }
 }
 

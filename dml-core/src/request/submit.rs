@@ -12,10 +12,12 @@ use crate::base::guard::guard;
 use crate::base::id::DeviceId;
 use crate::base::sync::Arc;
 use crate::buffer::error::AcquireError;
+use crate::buffer::wait::Wait;
 use crate::memory::fence::Fence;
 use crate::platform::Platform;
-use crate::request::acquire::{Acquire, AcquireFuture};
-use crate::request::course::{Aside, Begun, Course, Submission, failed, launched, panicked};
+use crate::request::acquire::{Acquire, AcquireFuture, Purpose};
+use crate::request::acquisition::Copies;
+use crate::request::course::{Aside, Begun, Course, Submission, failed, launched};
 use crate::request::grant::Grants;
 use crate::request::launch::{ItemShape, Launch, LaunchArg, LaunchError, Misfit, Scalar, SharedLauncher};
 use crate::request::region::Region;
@@ -36,7 +38,7 @@ const ARGUMENTS: usize = 8;
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// The arguments do not fit the kernel. Nothing changed.
+    /// The arguments or the number of work-items do not fit the kernel. Nothing changed.
     #[error(transparent)]
     Misfit(#[from] Misfit),
     /// The buffers cannot be acquired. Nothing changed.
@@ -48,9 +50,15 @@ pub enum SubmitError {
         /// The device.
         device: Arc<str>,
     },
+    /// Code that a stream calls, such as a launcher or a waker, would wait for kernels, which may wait for that
+    /// code. Nothing changed.
+    #[error(
+        "code that a stream calls, such as a launcher or a waker, cannot wait for kernels: wait on another thread"
+    )]
+    OnStream,
     /// The kernel could not be launched. Where `has_started` is true, the bytes that it was to write are
     /// poisoned; otherwise nothing changed.
-    #[error("{kernel} was not launched on {device}: {cause}")]
+    #[error("{kernel} {} on {device}: {cause}", if *has_started { "failed at its launch" } else { "was not launched" })]
     Launch {
         /// The device.
         device: Arc<str>,
@@ -201,11 +209,11 @@ impl<'a> Submit<'a> {
     pub fn items(self, items: impl Into<Items>) -> Result<Submission, SubmitError> {
         let origin = Location::caller();
         let mut ready = self.checked(items.into())?;
-        ready.course.stream.wait_for_room();
+        ready.course.stream.wait_for_room()?;
         loop {
             let failures = ready.course.stream.failures();
-            let grants = ready.acquire(origin).wait()?;
-            if let Some(submitted) = ready.launch(grants, failures) {
+            let granted = ready.acquire(origin).acquire_to_copies(Wait::Until(None))?;
+            if let Some(submitted) = ready.launch(granted, failures) {
                 return submitted.and_then(settled_each);
             }
         }
@@ -224,8 +232,8 @@ impl<'a> Submit<'a> {
         }
         loop {
             let failures = ready.course.stream.failures();
-            let grants = ready.acquire(origin).try_now()?;
-            if let Some(submitted) = ready.launch(grants, failures) {
+            let granted = ready.acquire(origin).acquire_to_copies(Wait::Try)?;
+            if let Some(submitted) = ready.launch(granted, failures) {
                 return submitted;
             }
         }
@@ -247,13 +255,18 @@ impl<'a> Submit<'a> {
         let launcher = shared.launcher();
         guard(|| launcher.check(&arguments)).unwrap_or(Ok(()))?;
         let [columns, rows, planes] = sizes;
+        let label = label.unwrap_or_else(|| guard(|| launcher.label()).unwrap_or_default());
+        // A kernel without work-items would not write what it is granted.
+        let count = columns.checked_mul(rows).and_then(|count| count.checked_mul(planes));
+        if !count.is_some_and(|count| (1..=i64::MAX.unsigned_abs()).contains(&count)) {
+            return Err(Misfit::Items { kernel: label.to_string(), items: sizes }.into());
+        }
         let (shape, items) = match dimensions {
             1 => (ItemShape::line(local[0]), 0..columns),
             2 => (ItemShape::rows(columns, [local[0], local[1]]), 0..rows),
             _ => (ItemShape::planes([columns, rows], local), 0..planes),
         };
         guard(|| launcher.check_groups(&shape)).unwrap_or(Ok(()))?;
-        let label = label.unwrap_or_else(|| guard(|| launcher.label()).unwrap_or_default());
         let is_in_order = guard(|| launcher.runs_in_order()).unwrap_or(false);
         let course = Course::new(platform, device, label, is_in_order)?;
         Ok(Ready { course, launcher: shared, arguments, shape, items })
@@ -278,6 +291,9 @@ struct Ready<'a> {
 impl Ready<'_> {
     fn acquire(&self, origin: &'static Location<'static>) -> Acquire {
         let mut acquire = self.course.acquire(origin);
+        if self.course.is_in_order {
+            acquire.purpose = Purpose::SharedSubmission;
+        }
         for argument in &self.arguments {
             if let LaunchArg::Buffer { buffer, access, ranges } = argument {
                 ranges.iter().for_each(|bytes| acquire.want(buffer.clone(), bytes.clone(), *access));
@@ -289,20 +305,25 @@ impl Ready<'_> {
     /// Launches the kernel, or leaves that to the stream. `failures` is the number of failures on the stream
     /// before the request. Returns `None` if there was another one meanwhile: the kernel might then read what
     /// a failed one should have written.
-    fn launch(&mut self, mut grants: Grants, failures: u64) -> Option<Result<Submission, SubmitError>> {
+    fn launch(
+        &mut self,
+        (mut grants, copies): (Grants, Option<Copies>),
+        failures: u64,
+    ) -> Option<Result<Submission, SubmitError>> {
         let stream = &self.course.stream;
         // Before the failures are counted: a launch that failed is among them, or the stream refuses others.
-        let is_aside = self.course.is_in_order && stream.launches_aside();
+        let is_aside = copies.is_some() || self.course.is_in_order && stream.launches_aside();
         if stream.failures() != failures {
-            drop(grants);
+            drop((grants, copies));
             return None;
         }
         let begun = if is_aside {
             let (launcher, arguments) = (self.launcher.shared(), std::mem::take(&mut self.arguments));
-            Begun::Aside(Aside { launcher, arguments, shape: self.shape, items: self.items.clone() })
+            let (shape, items) = (self.shape, self.items.clone());
+            Begun::Aside(Aside { launcher, arguments, shape, items, copies })
         } else {
             let launch = Launch::new(&self.items, &self.shape, &self.arguments).submitted(false);
-            Begun::Here(launched(self.launcher.launcher(), &launch, &mut grants))
+            Begun::Here(launched(|| self.launcher.launcher().launch(&launch, &mut grants)))
         };
         Some(self.course.begin(grants, begun, failures))
     }
@@ -352,15 +373,15 @@ impl Future for SubmitFuture<'_> {
                     Poll::Pending => return Poll::Pending,
                 },
             };
-            let granted = match Pin::new(acquire).poll(context) {
+            let granted = match acquire.poll_to_copies(context.waker()) {
                 Poll::Ready(granted) => granted,
                 Poll::Pending => return Poll::Pending,
             };
             let failures = *failures;
             *acquiring = None;
             match granted {
-                Ok(grants) => {
-                    if let Some(submitted) = ready.launch(grants, failures) {
+                Ok(granted) => {
+                    if let Some(submitted) = ready.launch(granted, failures) {
                         self.ready = Err(AcquireError::Finished.into());
                         return Poll::Ready(submitted);
                     }
@@ -398,6 +419,7 @@ impl Platform {
     /// Submits work that the program launches itself, on the framework's own stream: the queue of an
     /// [`OpenClArena`], the stream of a [`CudaArena`]. `buffers` names the buffers, and `launch` gets them,
     /// launches and returns the fence of the work. It is called once, on this thread.
+    /// The buffers are acquired for `device`, whatever request `buffers` returns.
     ///
     /// The work must run behind the kernels that were submitted to the device before, and its fence report
     /// the first failure of any of its commands. Otherwise contents may be wrong.
@@ -432,31 +454,33 @@ impl Platform {
     ) -> Result<Submission, SubmitError> {
         let origin = Location::caller();
         let course = Course::new(self.clone(), device, label.into(), true)?;
-        let acquire = buffers(course.acquire(origin));
-        course.stream.wait_for_room();
+        let own = course.acquire(origin);
+        let acquire = buffers(own.clone()).made_as(own);
+        course.stream.wait_for_room()?;
         let (mut grants, failures) = loop {
             let failures = course.stream.failures();
             let grants = acquire.clone().wait()?;
-            let may_launch = course.stream.wait_for_launches();
+            let may_launch = course.stream.wait_for_launches()?;
             if may_launch && course.stream.failures() == failures {
                 break (grants, failures);
             }
             drop(grants);
-            course.stream.settle(course.stream.given());
+            course.stream.settle(course.stream.given())?;
         };
-        let begun = guard(|| launch(&mut grants)).unwrap_or_else(panicked);
+        let begun = launched(|| launch(&mut grants));
         course.begin(grants, Begun::Here(begun), failures).and_then(settled_each)
     }
 
     /// Waits until all kernels that were submitted to a device so far have ended.
     ///
     /// # Errors
-    /// [`SubmitError::Failed`] with the first failure since the last call; [`SubmitError::Acquire`] if the
+    /// [`SubmitError::Failed`] with the first failure since the last call that no submission has returned;
+    /// [`SubmitError::OnStream`] in code that a stream calls, if a kernel has not ended; [`SubmitError::Acquire`] if the
     /// device has no memory.
     pub fn settle(&self, device: DeviceId) -> Result<(), SubmitError> {
         let stream = self.0.streams.of(self.home_of(device)?);
         let number = stream.given();
-        stream.settle(number);
+        stream.settle(number)?;
         let name = &self.device_desc(device).name;
         stream.untold(number).map_or(Ok(()), |failure| Err(failed(name, failure)))
     }

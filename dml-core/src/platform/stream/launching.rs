@@ -4,7 +4,7 @@
 //! the rest of the submission. A submitter that is not ahead launches itself, because waking another thread
 //! takes longer.
 
-use super::{Entry, Helper, State, Stream};
+use super::{Entry, Helper, OnStream, Refused, State, Stream, is_on_stream};
 use crate::base::guard::guard;
 use crate::base::helpers::help;
 use crate::base::sync::{Arc, MutexGuard};
@@ -22,8 +22,11 @@ impl Stream {
 
     /// Waits until all launches that are left to the stream are made, for a caller that launches itself.
     /// Returns whether it may, because none of them failed.
-    pub(crate) fn wait_for_launches(self: &Arc<Self>) -> bool {
+    pub(crate) fn wait_for_launches(self: &Arc<Self>) -> Result<bool, Refused> {
         let mut state = self.state.lock();
+        if is_on_stream() && !state.to_launch.is_empty() {
+            return Err(Refused);
+        }
         if let Some(last) = state.to_launch.back().copied() {
             state = self.reaped(state, last);
         }
@@ -32,7 +35,7 @@ impl Stream {
             state = self.has_ended.wait(state);
         }
         state.await_launches -= 1;
-        !state.is_refusing
+        Ok(!state.is_refusing)
     }
 
     /// Wakes or starts the launching thread. Without a thread for it, this one launches.
@@ -48,6 +51,7 @@ impl Stream {
                 state
             }
             Helper::None => {
+                state.notice_fork();
                 state.launching = Helper::Runs;
                 drop(state);
                 let stream = self.clone();
@@ -95,7 +99,9 @@ impl Stream {
             && let Some(mut work) = entry.work.take()
         {
             drop(state);
+            let on_stream = OnStream::enter();
             let is_launched = guard(|| work.launch(is_followed)).unwrap_or(false);
+            drop(on_stream);
             state = self.state.lock();
             state.is_refusing |= !is_launched;
             if let Some(entry) = state.entry(number) {
