@@ -8,7 +8,6 @@
 
 mod common;
 #[cfg(target_os = "linux")]
-#[allow(dead_code, reason = "each test binary uses its own part")]
 #[path = "common/forks.rs"]
 mod forks;
 

@@ -2,7 +2,6 @@
 
 #![cfg(all(target_os = "linux", not(dml_loom)))]
 
-#[allow(dead_code, reason = "each test binary uses its own part")]
 #[path = "common/forks.rs"]
 mod forks;
 

@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 
 /// Test programs that use GPUs, by package.
 const TESTS: &[(&str, &[&str])] = &[
-    ("dml-arenas", &["conformance", "cuda", "cuda_interop", "cuda_loss"]),
+    ("dml-arenas", &["conformance", "cuda", "cuda_interop", "cuda_loss", "cuda_streams"]),
     ("dml-arenas", &["opencl", "opencl_awaited", "opencl_bound", "opencl_overlap"]),
     ("dml-workloads", &["by_hand", "single", "table1"]),
     ("dml", &["kernels", "launching"]),

@@ -1,5 +1,7 @@
 //! Children that a test forks: they do their work, and tell by their exit code whether they could.
 
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// How a child ends.

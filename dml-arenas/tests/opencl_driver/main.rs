@@ -16,7 +16,6 @@ mod common;
 mod conformance;
 mod discovery;
 mod driver;
-#[allow(dead_code, reason = "each test binary uses its own part")]
 #[path = "../common/forks.rs"]
 mod forks;
 mod kernels;
