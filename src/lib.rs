@@ -44,6 +44,36 @@
 //!   and are restored from copies that survive.
 //! - On other devices, `grants.native(&a)?` is the framework's handle, for a launch of the application's own.
 //!
+//! # Queue kernels on one device
+//!
+//! Kernels that are submitted to a device queue there, behind those that they depend on. No wait lies between
+//! them, and their inputs travel meanwhile:
+//!
+//! ```no_run
+//! use dml::prelude::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let platform = Platform::builder().discover()?.build()?;
+//! # let (a, b) = (platform.buffer::<f32>(1000).zeroed().build()?, platform.buffer::<f32>(1000).build()?);
+//! let source = "kernel void add(global const float* from, global float* to, float what) {
+//!     to[get_global_id(0)] = from[get_global_id(0)] + what;
+//! }";
+//! let gpu = platform.device("opencl:0")?;
+//! # #[cfg(any(feature = "opencl", feature = "cuda"))] {
+//! // SAFETY: the kernel touches only the elements of its items.
+//! let add = unsafe { launch::kernel(&platform, gpu, source, "add") }?;
+//! platform.submit(gpu, &add).read(&a).write(&b).scalar(1.0_f32).items(a.len())?; // returns at once
+//! platform.submit(gpu, &add).read(&b).write(&a).scalar(1.0_f32).items(a.len())?; // behind it
+//! # }
+//! assert_eq!(a.read()?[0], 2.0); // waits for both
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Submit`](core::Submit) has the order, the failures, and how results come back. `examples/submit.rs` is a
+//! chain and a pipeline. Without optimisation, DML checks its invariants at each step, and a submission takes
+//! some 50 times as long.
+//!
 //! # Co-execute a kernel
 //!
 //! A [`Kernel`] has arguments, and a launcher for each kind of device. [`scheduler::Coexecutor`] cuts its
@@ -261,8 +291,8 @@ pub mod prelude {
     pub use dml_arenas::offload::{self, Registry};
     pub use dml_arenas::{Discover, DiscoverOptions, Sharing, Workers};
     pub use dml_core::{
-        Access, Acquire, AcquireError, Buffer, DeviceId, Grants, KernelId, Pattern, Platform, Prefetch,
-        RawBuffer, ReadView, Region, Scalar, WriteView,
+        Access, Acquire, AcquireError, Buffer, DeviceId, Grants, KernelId, Launcher, Pattern, Platform,
+        Prefetch, RawBuffer, ReadView, Region, Scalar, Submission, SubmitError, WriteView,
     };
     pub use dml_scheduler::{
         Argument, Coexecutor, Footprint, Kernel, Knowledge, Package, Report, Running, Variant,

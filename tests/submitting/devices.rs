@@ -217,7 +217,7 @@ impl Arriving {
     }
 }
 
-/// The submitter does not wait for the copies of what its kernels read, and nobody writes there meanwhile.
+/// The submitter does not wait for the copies of what its kernels read. Writers of that wait meanwhile.
 #[test]
 fn i29_a_submitter_goes_on_while_its_inputs_are_copied() {
     let arriving = Arriving::new();

@@ -198,7 +198,7 @@ impl Tensor {
     ///    the flag says read-only. The elements are initialised.
     /// 4. Until then no other code writes the elements, nor reads them once they are storage of a buffer.
     ///    Earlier work of a device on them has ended: a caller that knows the stream waits for it
-    ///    ([`CudaArena::fence_of`](crate::CudaArena::fence_of)).
+    ///    (`CudaArena::fence_of`).
     pub unsafe fn from_versioned(managed: *mut DLManagedTensorVersioned) -> Result<Self, ImportError> {
         let ptr = NonNull::new(managed).ok_or(ImportError::Null)?;
         let managed = Managed::Versioned(ptr);

@@ -6,8 +6,8 @@
 //!   driver: a type of the source ─▶ compile the source once more, with probe kernels whose work-group size
 //!                                   encodes `sizeof` the type: the driver reports work-group sizes
 //! ```
-//! Not checked: the targets of pointers, but for `const`, the fields of a structure, types that fail the second compilation,
-//! and all parameters that the driver does not describe.
+//! Not checked: the targets of pointers (but for `const`), the fields of a structure, types that fail the
+//! second compilation, and all parameters that the driver does not describe.
 
 use super::handle::Kernel;
 use dml_core::{Access, LaunchArg, Scalar};

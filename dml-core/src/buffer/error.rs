@@ -218,8 +218,8 @@ pub enum AcquireError {
         /// A held buffer that is the same one, or comes later in the canonical order.
         held: BufferName,
     },
-    /// The request would have to wait in code that a stream calls, such as the launcher of a submitted kernel or
-    /// a waker. Whoever holds the buffer may in turn wait for that code.
+    /// The request would have to wait in code that a stream calls, such as the launcher of a submitted kernel
+    /// or a waker. The holder of the buffer may in turn wait for that code.
     #[error(
         "code that a stream calls, such as a launcher or a waker, cannot wait for {buffer}: wait on another thread"
     )]

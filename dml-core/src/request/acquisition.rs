@@ -175,8 +175,8 @@ impl Acquisition {
         (self.take_grants(), Copies(Box::new(self)))
     }
 
-    /// Advances as far as possible. The result is pending only if `wait` has a waker, or if copies are left to
-    /// a stream.
+    /// Advances as far as possible. The result is pending only if `wait` has a waker, or if copies are left
+    /// to a stream.
     pub(super) fn advance(&mut self, wait: Wait<'_>) -> Poll<Result<Grants, AcquireError>> {
         let span = std::mem::take(&mut self.span);
         let advanced = span.within(|| self.go_on(wait));

@@ -179,7 +179,8 @@ impl Work for Kernel {
     }
 }
 
-/// A kernel that was submitted. Dropping the value neither cancels the kernel nor waits for it.
+/// A kernel that was submitted. Dropping the value neither cancels the kernel nor waits for it. The kernel
+/// and its stream keep buffers and platform until it has ended, also if the program drops them.
 #[derive(Clone, Debug)]
 pub struct Submission {
     stream: Arc<Stream>,

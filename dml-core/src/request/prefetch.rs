@@ -252,7 +252,8 @@ impl RawBuffer {
 }
 
 impl<T: Pod> Buffer<T> {
-    /// Brings elements (`..` for all) to a device's arena ahead of their use: see [`RawBuffer::prefetch`].
+    /// Brings elements (`..` for all) to a device's arena ahead of their use: see [`RawBuffer::prefetch`]. It
+    /// also brings the result of a [submitted](crate::Platform::submit) kernel, once that has ended.
     ///
     /// ```
     /// # use dml_core::{AcquireError, Buffer, DeviceId};

@@ -50,8 +50,8 @@ pub enum SubmitError {
         /// The device.
         device: Arc<str>,
     },
-    /// Code that a stream calls, such as a launcher or a waker, would wait for kernels, which may wait for that
-    /// code. Nothing changed.
+    /// Code that a stream calls, such as a launcher or a waker, would wait for kernels, which may wait for
+    /// that code. Nothing changed.
     #[error(
         "code that a stream calls, such as a launcher or a waker, cannot wait for kernels: wait on another thread"
     )]
@@ -125,9 +125,19 @@ impl From<[u64; 3]> for Items {
 /// on. Other uses of the bytes wait until the kernel has ended: on another device, in a view of the host, or
 /// under a plain [acquire](Platform::acquire).
 ///
+/// A launcher that does not run in order is launched behind the kernels that it depends on, and its call
+/// waits for them. Functions of the host run within the call.
+///
+/// # Inputs and results
+/// The copies that bring what a kernel only reads go on while the submitter goes on. To have a result come
+/// back in the same way, [prefetch](crate::Buffer::prefetch) it to the host after the kernel was submitted. A later
+/// kernel that writes the same bytes is submitted only once that prefetch has ended, so a program that reuses
+/// buffers needs a few of them in turn.
+///
 /// # Failures
 /// After a kernel has failed, what it was to write is poisoned, and so is what all kernels behind it on its
-/// stream were to write. A kernel that was refused changed nothing.
+/// stream were to write. A kernel that was refused changed nothing. [`Submission::wait`] reports the failure,
+/// and so do [`Platform::settle`] and the next use of the bytes.
 #[must_use = "nothing is launched until items, try_items or items_async"]
 pub struct Submit<'a> {
     platform: Platform,
@@ -199,12 +209,13 @@ impl<'a> Submit<'a> {
         self
     }
 
-    /// Launches the kernel, once its buffers are granted. It waits for other users of them, for copies that
-    /// the kernel needs, and for room on a stream with very many kernels, but for no kernel before it on its
-    /// own stream.
+    /// Launches the kernel, once its buffers are granted. It waits for other users of them, for copies of
+    /// what the kernel changes, and for room on a stream with very many kernels, but for no kernel before it
+    /// on its own stream.
     ///
     /// # Errors
-    /// [`SubmitError`], but for [`SubmitError::Failed`].
+    /// [`SubmitError`], but for [`SubmitError::Failed`]. A thread that holds grants or views gets
+    /// [`AcquireError::OrderViolation`] where it would have to wait for a buffer of a lower id.
     #[track_caller]
     pub fn items(self, items: impl Into<Items>) -> Result<Submission, SubmitError> {
         let origin = Location::caller();
@@ -240,7 +251,9 @@ impl<'a> Submit<'a> {
     }
 
     /// Returns a future that launches the kernel once its buffers are granted. Dropping it before that
-    /// launches nothing.
+    /// launches nothing. Kernels are submitted in the order in which their futures are polled. A future that
+    /// was polled may have a place in a queue, where others wait behind it until it is polled again or
+    /// dropped.
     ///
     /// # Errors
     /// As [`items`](Self::items), as the future's output.
@@ -422,7 +435,10 @@ impl Platform {
     /// The buffers are acquired for `device`, whatever request `buffers` returns.
     ///
     /// The work must run behind the kernels that were submitted to the device before, and its fence report
-    /// the first failure of any of its commands. Otherwise contents may be wrong.
+    /// the first failure of any of its commands. Otherwise contents may be wrong. The fences of compiled
+    /// kernels ([`OpenClKernel`], [`CudaKernel`]) and of [`CudaArena::fence_of`] do. An own one
+    /// ([`Fence::running`]) waits for the event of the last command, which must have been flushed. Its number
+    /// of bytes does not matter.
     ///
     /// # Errors
     /// As [`Submit::items`].
@@ -443,6 +459,9 @@ impl Platform {
     /// ```
     ///
     /// [`OpenClArena`]: https://docs.rs/dml-arenas/latest/dml_arenas/struct.OpenClArena.html#method.queue
+    /// [`OpenClKernel`]: https://docs.rs/dml-arenas/latest/dml_arenas/opencl/struct.OpenClKernel.html
+    /// [`CudaKernel`]: https://docs.rs/dml-arenas/latest/dml_arenas/cuda/struct.CudaKernel.html
+    /// [`CudaArena::fence_of`]: https://docs.rs/dml-arenas/latest/dml_arenas/struct.CudaArena.html#method.fence_of
     /// [`CudaArena`]: https://docs.rs/dml-arenas/latest/dml_arenas/struct.CudaArena.html#method.stream
     #[track_caller]
     pub fn submit_with(
@@ -475,8 +494,8 @@ impl Platform {
     ///
     /// # Errors
     /// [`SubmitError::Failed`] with the first failure since the last call that no submission has returned;
-    /// [`SubmitError::OnStream`] in code that a stream calls, if a kernel has not ended; [`SubmitError::Acquire`] if the
-    /// device has no memory.
+    /// [`SubmitError::OnStream`] in code that a stream calls, if a kernel has not ended;
+    /// [`SubmitError::Acquire`] if the device has no memory.
     pub fn settle(&self, device: DeviceId) -> Result<(), SubmitError> {
         let stream = self.0.streams.of(self.home_of(device)?);
         let number = stream.given();

@@ -42,6 +42,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "examples/policy.rs",
     "examples/saxpy.rs",
     "examples/shared.rs",
+    "examples/submit.rs",
     "examples/transfers.rs",
     "tests/functions.rs",
     "tests/kernels/",
