@@ -321,7 +321,8 @@ impl Stream {
                     // A wait would query the driver all the time, and slow the launches down.
                     let (now, has_ended) = self.with_work(state, last, |work| work.has_ended());
                     state = now;
-                    if has_ended != Some(true) {
+                    // In a fork, the work may be with a thread of the parent, and never come back.
+                    if has_ended == Some(false) {
                         batch = 1;
                         state = self.doze(state, NAP);
                         continue;
