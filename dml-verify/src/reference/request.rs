@@ -4,7 +4,7 @@ use super::ask::{AskId, Part};
 use super::fault::Scope;
 use super::model::{Model, Written};
 use super::op::Way;
-use crate::{byte, get, put};
+use crate::{byte, bytes, get, put};
 use dml_core::internal::state::CopyPhase;
 use dml_core::{
     Access, Acquire, AcquireError, AcquireFuture, ArenaId, BufferId, Grants, KernelId, Platform, RawBuffer,
@@ -78,6 +78,21 @@ impl Request {
         }
         parts.sort_by_key(|part| part.buffer);
         parts
+    }
+
+    /// Reads as a kernel does, and checks what it finds.
+    pub(super) fn look(&self, grants: &Grants, expected: &[Found]) {
+        for (buffer, run, bytes) in expected {
+            let seen = get(grants, self.raw(*buffer), run.clone());
+            assert_eq!(seen, *bytes, "buffer {buffer} bytes {run:?} of {self:?}");
+        }
+    }
+
+    /// Writes as a kernel does.
+    pub(super) fn scribble(&self, grants: &mut Grants, written: &[Written]) {
+        for Written { buffer, range, version } in written {
+            put(grants, self.raw(*buffer), range.start, &bytes(*version, range.clone()));
+        }
     }
 
     pub(super) fn raw(&self, index: usize) -> &RawBuffer {
@@ -229,36 +244,44 @@ pub(super) struct Held {
 impl Held {
     /// Runs a kernel that reads all its readable bytes, and compares them with the model.
     pub(super) fn look(&self, model: &Model) {
-        for part in &model.asks[&self.id].parts {
-            for (run, _) in part.runs().into_iter().filter(|(_, access)| access.reads()) {
-                let seen = get(&self.grants, self.request.raw(part.buffer), run.clone());
-                let expected: Vec<u8> = run
-                    .clone()
-                    .map(|at| value(model.version_at(part.buffer, at).expect("granted, so written"), at))
-                    .collect();
-                assert_eq!(seen, expected, "buffer {} bytes {run:?} of {:?}", part.buffer, self.request);
-            }
-        }
+        let version = |buffer, at| model.version_at(buffer, at).expect("granted, so written");
+        self.request.look(&self.grants, &expected(&model.asks[&self.id].parts, version));
     }
 
     /// Runs a kernel that writes. It writes all bytes that it overwrites, and skips the first bytes of every
     /// read-write range.
     pub(super) fn scribble(&mut self, model: &mut Model, skip: u8) -> Vec<Written> {
-        let mut written = Vec::new();
-        for part in model.asks[&self.id].parts.clone() {
-            for (run, access) in part.runs().into_iter().filter(|(_, access)| access.writes()) {
-                let version = model.new_version();
-                let run = match access {
-                    Access::ReadWrite => run.start + u64::from(skip) % (run.end - run.start)..run.end,
-                    _ => run,
-                };
-                let data: Vec<u8> = run.clone().map(|at| byte(version, at)).collect();
-                put(&mut self.grants, self.request.raw(part.buffer), run.start, &data);
-                written.push(Written { buffer: part.buffer, range: run, version });
-            }
-        }
+        let parts = model.asks[&self.id].parts.clone();
+        let written = to_write(&parts, model, skip);
+        self.request.scribble(&mut self.grants, &written);
         written
     }
+}
+
+/// A range of a buffer, and the bytes that a kernel must find there.
+pub(super) type Found = (usize, Range<u64>, Vec<u8>);
+
+/// Returns what a kernel finds that reads all its readable bytes.
+pub(super) fn expected(parts: &[Part], version: impl Fn(usize, u64) -> u64) -> Vec<Found> {
+    let runs = |part: &Part| part.runs().into_iter().filter(|(_, access)| access.reads());
+    let runs = parts.iter().flat_map(|part| runs(part).map(|(run, _)| (part.buffer, run)));
+    let found = |(buffer, run): (usize, Range<u64>)| {
+        let bytes = run.clone().map(|at| value(version(buffer, at), at)).collect();
+        (buffer, run, bytes)
+    };
+    runs.map(found).collect()
+}
+
+/// Returns what a kernel writes: all bytes that it overwrites, and every read-write range without the first
+/// bytes.
+pub(super) fn to_write(parts: &[Part], model: &mut Model, skip: u8) -> Vec<Written> {
+    let runs = |part: &Part| part.runs().into_iter().filter(|(_, access)| access.writes());
+    let runs = parts.iter().flat_map(|part| runs(part).map(|(run, access)| (part.buffer, run, access)));
+    let written = |(buffer, run, access): (usize, Range<u64>, Access)| {
+        let skip = if access == Access::ReadWrite { u64::from(skip) % (run.end - run.start) } else { 0 };
+        Written { buffer, range: run.start + skip..run.end, version: model.new_version() }
+    };
+    runs.map(written).collect()
 }
 
 /// Returns the value of a byte in a version. Version zero is zeros.
