@@ -19,6 +19,8 @@ pub(super) struct Ask {
     pub(super) waits: Option<Waits>,
     /// The buffers whose storage in this arena was lost. The grant can only fail there.
     pub(super) doomed: Vec<usize>,
+    /// Whether it is a submission whose kernel runs in order on the stream of its arena.
+    pub(super) is_on_stream: bool,
 }
 
 /// The state of an acquire that waits.
@@ -39,6 +41,17 @@ impl Ask {
     /// Returns the part that waits in a queue.
     pub(super) fn waiting_part(&self) -> &Part {
         &self.parts[self.granted]
+    }
+
+    /// Returns the parts in the order in which they are released: those that only read come first.
+    pub(super) fn releases(&self) -> impl Iterator<Item = &Part> + Clone {
+        let parts = |writes| self.parts.iter().rev().filter(move |part| part.writes() == writes);
+        parts(false).chain(parts(true))
+    }
+
+    /// Returns whether the kernel runs behind that of a granted acquire, on the same stream.
+    pub(super) fn follows(&self, other: &Self) -> bool {
+        self.is_on_stream && other.is_on_stream && self.arena == other.arena
     }
 
     /// Returns the part that the acquire holds of a buffer, and how sure that is.
@@ -104,6 +117,11 @@ impl Part {
         let pairs = self.bytes.iter().zip(&other.bytes);
         self.buffer == other.buffer
             && pairs.filter_map(|(ours, theirs)| (*ours).zip(*theirs)).any(|(a, b)| a.writes() || b.writes())
+    }
+
+    /// Removes the bytes that another part writes.
+    pub(super) fn cut_written(&mut self, by: &Self) {
+        by.at(Access::writes).for_each(|at| self.bytes[at] = None);
     }
 
     /// Returns the overlaps of our runs with the runs of another part.

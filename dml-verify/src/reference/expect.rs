@@ -64,6 +64,7 @@ impl Model {
     /// requests may have held for a moment.
     pub(super) fn expect(&self, id: AskId, part: &Part, during: &[Momentary]) -> Expect {
         let ask = &self.asks[&id];
+        let to_bring = self.to_bring(id, part);
         Expect {
             arena: ask.arena,
             kernel: ask.kernel,
@@ -77,9 +78,9 @@ impl Model {
             is_admitting: self.is_admitting(part.buffer),
             is_arena_lost: self.lost.contains(ask.arena),
             is_any_lost: !self.lost.is_empty(),
-            reads: self.reads(part),
+            reads: self.reads(&to_bring),
             wants: part.runs().into_iter().map(|(run, _)| run).collect(),
-            is_clear: self.is_clear(id, part),
+            is_clear: self.is_clear(id, &to_bring),
             is_stale: false,
         }
     }
@@ -115,7 +116,9 @@ impl Model {
     }
 
     fn conflict(&self, id: AskId, part: &Part) -> Sure {
-        let conflicts = self.others(id, part).filter(|(_, theirs, _)| theirs.conflicts(part));
+        let ask = &self.asks[&id];
+        let conflicts =
+            self.others(id, part).filter(|(other, theirs, _)| !ask.follows(other) && theirs.conflicts(part));
         conflicts.map(|(.., sure)| sure).max().unwrap_or(Sure::No)
     }
 

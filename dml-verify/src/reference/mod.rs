@@ -19,10 +19,11 @@ mod op;
 mod request;
 mod shipping;
 mod storage;
+mod submit;
 mod world;
 
 pub use fault::{Armed, is_told};
-pub use op::{Beginning, Bytes, End, KERNELS, Make, Mix, NONE, Op, Setup, Want, Way, op, setup};
+pub use op::{Beginning, Bytes, Does, End, KERNELS, Make, Mix, NONE, Op, Setup, Want, Way, op, setup};
 pub use shipping::Shipping;
 pub use world::{Tally, World};
 

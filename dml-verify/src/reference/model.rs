@@ -56,7 +56,8 @@ impl Model {
     pub(super) fn ask(&mut self, kernel: Option<u64>, arena: ArenaId, parts: Vec<Part>) -> AskId {
         self.next_ask += 1;
         let kernel = kernel.unwrap_or((1 << 32) + self.next_ask);
-        let ask = Ask { kernel, arena, parts, granted: 0, waits: None, doomed: Vec::new() };
+        let doomed = Vec::new();
+        let ask = Ask { kernel, arena, parts, granted: 0, waits: None, doomed, is_on_stream: false };
         self.asks.insert(self.next_ask, ask);
         self.next_ask
     }
@@ -92,7 +93,7 @@ impl Model {
             self.learn(part.buffer, &lessons);
         }
         if answer.reached_a_plan() {
-            self.passed(part);
+            self.passed(&self.to_bring(id, part));
         }
         match answer {
             Answer::Granted => self.granted(id, part),
@@ -111,7 +112,7 @@ impl Model {
         let (arena, is_doomed) = (ask.arena, ask.doomed.contains(&part.buffer));
         // Bytes brought into storage that was lost meanwhile do not count.
         if !is_doomed {
-            self.brought(part, arena);
+            self.brought(&self.to_bring(id, part), arena);
         }
     }
 
@@ -389,6 +390,22 @@ impl Model {
             let (part, sure) = ask.holds(buffer)?;
             Some((*id, ask, part, sure))
         })
+    }
+
+    /// Returns the part without the bytes that kernels before it on its stream write: those need not be
+    /// brought.
+    pub(super) fn to_bring(&self, id: AskId, part: &Part) -> Part {
+        let mut part = part.clone();
+        let ask = &self.asks[&id];
+        let before = self.users(part.buffer).filter(|(of, other, ..)| *of != id && ask.follows(other));
+        before.for_each(|(_, _, before, _)| part.cut_written(before));
+        part
+    }
+
+    /// Returns whether a kernel on a stream writes any byte of a range.
+    pub(super) fn streams_write(&self, buffer: usize, range: &Range<u64>) -> bool {
+        let writes = |part: &Part| part.at(Access::writes).any(|at| range.contains(&(at as u64)));
+        self.users(buffer).any(|(_, ask, part, _)| ask.is_on_stream && writes(part))
     }
 
     /// Returns whether a request was admitted to the buffer and has not carried out its plan.

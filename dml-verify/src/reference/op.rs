@@ -41,6 +41,19 @@ pub enum End {
     Crashed,
 }
 
+/// What a submitted kernel does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Does {
+    /// It computes, and ends well.
+    Computes,
+    /// Its fence reports an error.
+    Fails,
+    /// Its launch is refused before it has started.
+    IsRefused,
+    /// Its launch fails after it has written.
+    FailsToLaunch,
+}
+
 /// A range of bytes of a buffer whose length is not known yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bytes {
@@ -105,6 +118,31 @@ pub enum Op {
         wants: Vec<Want>,
         /// Whether the kernel reads and checks its bytes as soon as they are granted.
         looks: bool,
+    },
+    /// Submits a kernel several times. All but the last of them end well.
+    Submit {
+        /// The arena whose device gets the kernel; [`NONE`] names no device.
+        arena: u8,
+        /// The ranges that the kernel uses.
+        wants: Vec<Want>,
+        /// What the last kernel does.
+        does: Does,
+        /// Whether the kernel runs in order.
+        is_in_order: bool,
+        /// The number of first bytes that a read-write kernel leaves unchanged.
+        skip: u8,
+        /// How often the kernel is submitted.
+        times: u8,
+    },
+    /// Waits for all kernels that were submitted to a device.
+    Settle {
+        /// The arena of the device; [`NONE`] names no device.
+        arena: u8,
+    },
+    /// Waits for a submission, then for the other kernels of its stream.
+    Wait {
+        /// The number of the submission.
+        which: u8,
     },
     /// Polls a waiting future.
     Poll {
@@ -285,11 +323,29 @@ fn end(drawn: u8) -> End {
     }
 }
 
+fn does(drawn: u8) -> Does {
+    match drawn % 16 {
+        0..11 => Does::Computes,
+        11..14 => Does::Fails,
+        14 => Does::IsRefused,
+        _ => Does::FailsToLaunch,
+    }
+}
+
+/// Returns how often a kernel is submitted. Beyond 16 kernels in flight, the stream launches.
+fn times(drawn: u8) -> u8 {
+    match drawn % 16 {
+        0..9 => 1,
+        9..15 => 2 + drawn / 16 % 3,
+        _ => 18,
+    }
+}
+
 /// Returns the weight of each sort of operation, in the order in which [`op`] names the sorts.
-const fn weights(mix: Mix) -> [u16; 15] {
+const fn weights(mix: Mix) -> [u16; 18] {
     match mix {
-        Mix::All => [92, 8, 32, 28, 100, 28, 12, 12, 28, 20, 16, 16, 7, 3, 1],
-        Mix::Short => [90, 8, 40, 60, 90, 30, 8, 10, 30, 10, 10, 10, 0, 0, 0],
+        Mix::All => [92, 8, 32, 28, 100, 28, 12, 12, 28, 20, 16, 16, 7, 3, 1, 64, 16, 10],
+        Mix::Short => [90, 8, 40, 60, 90, 30, 8, 10, 30, 10, 10, 10, 0, 0, 0, 60, 14, 10],
     }
 }
 
@@ -308,12 +364,13 @@ pub fn op(mix: Mix) -> BoxedStrategy<Op> {
                 kind += 1;
             }
             let bytes = bytes(form % 80, start, len);
-            let acquire = |way| Op::Acquire { way, kernel: drawn % 4, arena, wants, looks: which % 2 == 1 };
+            let acquire =
+                |way, wants| Op::Acquire { way, kernel: drawn % 4, arena, wants, looks: which % 2 == 1 };
             match kind {
-                0 => acquire(Way::Try),
-                1 => acquire(Way::Timeout),
-                2 => acquire(Way::Lazy),
-                3 => acquire(Way::Eager),
+                0 => acquire(Way::Try, wants),
+                1 => acquire(Way::Timeout, wants),
+                2 => acquire(Way::Lazy, wants),
+                3 => acquire(Way::Eager, wants),
                 4 => Op::Release { which, end: end(drawn), skip: start },
                 5 => Op::Poll { which },
                 6 => Op::Cancel { which },
@@ -324,7 +381,13 @@ pub fn op(mix: Mix) -> BoxedStrategy<Op> {
                 11 => Op::Bind { buffer, arena, root: other },
                 12 => Op::Renew { buffer, make: make_of(len, drawn) },
                 13 => Op::Close { buffer },
-                _ => Op::Lose { arena },
+                14 => Op::Lose { arena },
+                15 => {
+                    let (does, is_in_order, times) = (does(drawn), !other.is_multiple_of(8), times(which));
+                    Op::Submit { arena, wants, does, is_in_order, skip: start, times }
+                }
+                16 => Op::Settle { arena },
+                _ => Op::Wait { which },
             }
         })
         .boxed()

@@ -18,6 +18,10 @@ impl Model {
     ) -> Result<(), String> {
         let mut part = Part::new(buffer, self.buffers[buffer].cells.len() as u64);
         part.add(range.clone(), Access::ReadOnly);
+        if self.streams_write(buffer, range) && !self.buffers[buffer].is_closed {
+            let waits = matches!(answer, Answer::Waits(_));
+            return waits.then_some(()).ok_or_else(|| format!("{answer:?} behind kernels in flight"));
+        }
         if !self.buffers[buffer].queue.is_empty() {
             let queue = matches!(answer, Answer::Error(AcquireError::Busy { reason: BusyReason::Queue, .. }));
             return queue.then_some(()).ok_or_else(|| format!("{answer:?} beside requests that wait"));

@@ -5,8 +5,9 @@ use super::cell::Sure;
 use super::fault::{Armed, Scope, no_trace};
 use super::judge::{Answer, about};
 use super::model::Model;
-use super::op::{Beginning, End, Make, NONE, Op, Way};
+use super::op::{Beginning, Does, End, Make, NONE, Op, Want, Way};
 use super::request::{Held, Item, Request, Waiting, out_of_range};
+use super::submit::Stream;
 use crate::history::Audited;
 use crate::{CPU, MAIN_ARENA, Rig, Watched, byte, check, live_blocks, poll_once, watched};
 use dml_core::internal::state::{BufferState, Lifecycle};
@@ -40,6 +41,10 @@ pub struct Tally {
     pub faults: u64,
     /// Requests that waited while a fault struck.
     pub waited_through_faults: u64,
+    /// Submitted kernels that ended well.
+    pub computed: u64,
+    /// Submitted kernels that failed, or ended with one that failed.
+    pub failed: u64,
 }
 
 impl Tally {
@@ -53,6 +58,8 @@ impl Tally {
         self.given_up += other.given_up;
         self.faults += other.faults;
         self.waited_through_faults += other.waited_through_faults;
+        self.computed += other.computed;
+        self.failed += other.failed;
     }
 }
 
@@ -65,6 +72,8 @@ pub struct World {
     foreign: Option<RawBuffer>,
     held: Vec<Held>,
     waiting: Vec<Waiting>,
+    /// The submitted kernels of each arena.
+    pub(super) streams: BTreeMap<ArenaId, Stream>,
     closing: Vec<(usize, Watched<()>)>,
     armed: Option<Armed>,
     /// Whether the fault has struck.
@@ -74,7 +83,7 @@ pub struct World {
     /// The kernel and parts of every request answered during this operation, because each may have held bytes
     /// briefly.
     during: Vec<Momentary>,
-    tally: Tally,
+    pub(super) tally: Tally,
 }
 
 impl std::fmt::Debug for World {
@@ -102,6 +111,7 @@ impl World {
             foreign: None,
             held: Vec::new(),
             waiting: Vec::new(),
+            streams: BTreeMap::new(),
             closing: Vec::new(),
             armed,
             is_spent: false,
@@ -175,11 +185,22 @@ impl World {
     fn apply(&mut self, op: &Op) {
         match *op {
             Op::Acquire { way, kernel, arena, ref wants, looks } => {
-                let items =
-                    wants.iter().map(|want| self.item(want.buffer, want.bytes, want.access)).collect();
+                let items = self.items(wants);
                 let kernel = (kernel < super::op::KERNELS).then_some(u64::from(kernel));
                 self.request(Request { way, kernel, arena: self.arena(arena), items, looks });
             }
+            Op::Submit { arena, ref wants, does, is_in_order, skip, times } => {
+                let device = self.device(self.arena(arena));
+                let items = self.items(wants);
+                for left in (0..times).rev() {
+                    let does = if left == 0 { does } else { Does::Computes };
+                    if !self.submit(device, &items, (does, is_in_order, skip)) {
+                        break;
+                    }
+                }
+            }
+            Op::Settle { arena } => self.settle_device(self.device(self.arena(arena))),
+            Op::Wait { which } => self.wait_for(which),
             Op::Poll { which } => {
                 if let Some(index) = around(which, self.waiting.len()) {
                     self.poll(index);
@@ -247,8 +268,18 @@ impl World {
         if drawn == NONE { ArenaId(self.model.arenas) } else { ArenaId(drawn % self.model.arenas) }
     }
 
+    /// Returns the device of an arena, or one that no arena belongs to.
+    fn device(&self, arena: ArenaId) -> DeviceId {
+        let known = arena.0 < self.model.arenas;
+        if known { self.platform.desc(arena).native } else { DeviceId(63) }
+    }
+
     fn slot(&self, drawn: u8) -> (usize, RawBuffer) {
         self.slots[around(drawn, self.slots.len()).expect("there are buffers")].clone()
+    }
+
+    fn items(&mut self, wants: &[Want]) -> Vec<Item> {
+        wants.iter().map(|want| self.item(want.buffer, want.bytes, want.access)).collect()
     }
 
     fn item(&mut self, drawn: u8, bytes: super::op::Bytes, access: Access) -> Item {
@@ -267,7 +298,13 @@ impl World {
     }
 
     /// Passes an answer to the model. Returns whether the answer is the error of the scripted fault.
-    fn answered(&mut self, id: AskId, request: &Request, before: &Before, answer: Answer<'_>) -> bool {
+    pub(super) fn answered(
+        &mut self,
+        id: AskId,
+        request: &Request,
+        before: &Before,
+        answer: Answer<'_>,
+    ) -> bool {
         let ask = &self.model.asks[&id];
         let momentary = ask.parts.iter().map(|part| Momentary { kernel: ask.kernel, part: part.clone() });
         self.during.extend(momentary);
@@ -306,7 +343,7 @@ impl World {
     }
 
     /// Snapshots of the buffers before an operation, as long as a fault may still strike.
-    fn before(&self) -> Before {
+    pub(super) fn before(&self) -> Before {
         let raws = self.slots.iter().filter(|_| self.armed.is_some() && !self.is_spent);
         raws.map(|(_, raw)| (raw.clone(), raw.snapshot())).collect()
     }
@@ -364,11 +401,12 @@ impl World {
         }
     }
 
-    /// The highest buffer of which this thread holds some bytes.
+    /// The highest buffer of which this thread holds some bytes. Submitted kernels belong to no thread.
     fn highest_held(&self) -> Option<usize> {
         let holds = |part: &&Part| part.bytes.iter().any(Option::is_some);
         let granted = |ask: &Ask| ask.parts[..ask.granted].iter().filter(holds).map(|part| part.buffer).max();
-        self.model.asks.values().filter_map(granted).max()
+        let asks = self.model.asks.iter().filter(|(id, _)| !self.is_submitted(**id));
+        asks.filter_map(|(_, ask)| granted(ask)).max()
     }
 
     fn hold(&mut self, id: AskId, request: Request, grants: Grants) {
@@ -456,8 +494,7 @@ impl World {
                     End::Flown => held.grants.in_flight(Fence::done(0)).wait().expect("the kernel ends"),
                     _ => held.grants,
                 };
-                let parts = |writes| ask.parts.iter().rev().filter(move |part| part.writes() == writes);
-                self.heard(&ask, parts(false).chain(parts(true)), &grants.release());
+                self.heard(&ask, ask.releases(), &grants.release());
                 self.model.commit(id, &written, |_| true);
             }
             // A grant dropped after its kernel wrote commits nothing: the kernel counts as failed.
@@ -516,7 +553,7 @@ impl World {
 
     /// Checks that the result of ending a grant agrees with the model on lost devices. The parts end in the
     /// order of `parts`. Returns the buffer whose loss the result reports, if it reports one.
-    fn heard<'a, T>(
+    pub(super) fn heard<'a, T>(
         &self,
         ask: &Ask,
         parts: impl Iterator<Item = &'a Part>,
@@ -542,16 +579,18 @@ impl World {
 
     fn prefetch(&mut self, index: usize, raw: &RawBuffer, arena: ArenaId, range: &Range<u64>) {
         let before = self.before();
-        let known = arena.0 < self.model.arenas;
-        // No device has this number, so no arena belongs to it.
-        let device = if known { self.platform.arena(arena).desc().native } else { DeviceId(63) };
-        let result = raw.prefetch(device, range.clone()).wait();
-        if !known {
+        let device = self.device(arena);
+        let mut coming = raw.prefetch(device, range.clone());
+        let result = match self.model.streams_write(index, range) {
+            // The kernels in flight end later.
+            true => coming.wait_timeout(Duration::ZERO),
+            false => coming.wait(),
+        };
+        // A prefetch names a device, which has one arena as its home.
+        let Some(arena) = self.platform.home(device) else {
             assert_eq!(result, Err(AcquireError::NoArena { device }));
             return;
-        }
-        // A prefetch names a device, which has one arena as its home.
-        let arena = self.platform.home(device).expect("the device of an arena");
+        };
         if let Some(expected) = out_of_range(raw, range) {
             assert_eq!(result, Err(expected));
             return;
@@ -586,6 +625,7 @@ impl World {
         match result {
             Ok(()) => Answer::Granted,
             Err(error) if Armed::is_fault(error) => Answer::Fault(self.explained(scope, before, error)),
+            Err(AcquireError::Timeout { buffer, .. }) => Answer::Waits(buffer.id()),
             Err(error) => Answer::Error(error),
         }
     }
@@ -633,17 +673,23 @@ impl World {
         };
         self.slots.iter().for_each(|(index, raw)| note(*index, raw));
         let requests = self.held.iter().map(|held| &held.request);
-        for request in requests.chain(self.waiting.iter().map(|waiting| &waiting.request)) {
+        let requests = requests.chain(self.waiting.iter().map(|waiting| &waiting.request));
+        for request in requests.chain(self.streams.values().flat_map(Stream::requests)) {
             request.items.iter().for_each(|item| note(item.index.expect("it was not refused"), &item.raw));
         }
         must(self.model.lose(gone, &storage));
     }
 
-    /// Releases every grant, serves every waiting request, and reads every readable byte in every arena.
+    /// Settles every stream, releases every grant, serves every waiting request, and reads every readable
+    /// byte in every arena.
     ///
     /// # Panics
     /// When an answer or a byte contradicts the model, a request waits for ever, or a block is left.
     pub fn finish(mut self) -> Tally {
+        for arena in (0..self.model.arenas).map(ArenaId) {
+            self.settle_stream(arena);
+            self.settle();
+        }
         while !(self.held.is_empty() && self.waiting.is_empty()) {
             for held in std::mem::take(&mut self.held) {
                 self.release(held, End::Done, 0);
@@ -708,12 +754,12 @@ fn at_once(way: Way, asked: Acquire) -> Result<Grants, AcquireError> {
 }
 
 /// The state of each buffer before an operation.
-type Before = Vec<(RawBuffer, BufferState)>;
+pub(super) type Before = Vec<(RawBuffer, BufferState)>;
 
 fn taken<T>(all: &mut Vec<T>, which: u8) -> Option<T> {
     around(which, all.len()).map(|index| all.swap_remove(index))
 }
 
-fn around(drawn: u8, count: usize) -> Option<usize> {
+pub(super) fn around(drawn: u8, count: usize) -> Option<usize> {
     (count > 0).then(|| usize::from(drawn) % count.max(1))
 }
