@@ -94,7 +94,9 @@ fn calls((setup, ops): &(Setup, Vec<Op>)) -> Vec<(Place, u64, CallKind)> {
         let notes = noted.clone();
         test_arena(&platform, arena).hook(move |kind| notes.lock().push((arena, kind)));
     }
-    let mut world = World::new(platform, &setup.buffers, None);
+    // The calls are those of a run with a fault.
+    let armed = Armed { place: Place::Arena(ArenaId(0)), fault: Fault::Panic, kind: CallKind::Copy };
+    let mut world = World::new(platform, &setup.buffers, Some(armed));
     ops.iter().for_each(|op| world.step(op));
     let _ = world.finish();
     let mut numbers = vec![0; usize::from(count)];

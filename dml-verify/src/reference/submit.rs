@@ -51,6 +51,12 @@ impl Stream {
         self.in_flight.iter().map(|flight| &flight.kernel.request)
     }
 
+    /// Returns whether a launch that was left to it may have failed.
+    fn is_refusing(&self) -> bool {
+        let left = self.in_flight.iter().filter(|flight| flight.submission.is_some());
+        left.map(|flight| flight.kernel.does).any(|does| !matches!(does, Does::Computes | Does::Fails))
+    }
+
     /// Returns the version of a byte that the kernels in flight will have written.
     fn version_at(&self, buffer: usize, at: u64) -> Option<u64> {
         let written = self.in_flight.iter().rev().flat_map(|flight| &flight.kernel.written);
@@ -82,6 +88,8 @@ struct Kernel {
     written: Vec<Written>,
     gate: Gate,
     submitter: ThreadId,
+    /// Whether it was to be launched.
+    is_tried: AtomicBool,
     /// Whether its launch did something.
     is_launched: AtomicBool,
 }
@@ -96,6 +104,7 @@ impl Launcher for Kernel {
     }
 
     fn launch(&self, _: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
+        self.is_tried.store(true, Ordering::Release);
         if self.does == Does::IsRefused {
             return Err(LaunchError::not_started(TOLD));
         }
@@ -122,15 +131,25 @@ impl Launcher for Kernel {
 
 impl World {
     /// Submits a kernel. Returns whether it is in flight then.
+    ///
+    /// The copies of what it reads may be left to its stream. They are waited for here, so that the model need
+    /// not follow them. None of them fails: a kernel that reads runs in order only where no fault strikes, and
+    /// behind no failed launch.
     pub(super) fn submit(
         &mut self,
         device: DeviceId,
         items: &[Item],
         (does, is_in_order, skip): (Does, bool, u8),
     ) -> bool {
-        let before = self.before();
         let home = self.platform.home(device);
         let arena = home.unwrap_or(ArenaId(self.model.arenas));
+        let is_reading = items.iter().any(|item| item.access.reads());
+        let is_in_order = is_in_order && !(is_reading && self.armed.is_some());
+        if is_reading && self.streams.entry(arena).or_default().is_refusing() {
+            self.settle_stream(arena);
+            return false;
+        }
+        let before = self.before();
         let request = Request { way: Way::Try, kernel: None, arena, items: items.to_vec(), looks: false };
         let refused = match home {
             Some(_) => request.refused(self.model.arenas),
@@ -142,9 +161,19 @@ impl World {
         let version = |buffer, at| stream.version_at(buffer, at).or(self.model.version_at(buffer, at));
         let reads = expected(&parts, |buffer, at| version(buffer, at).unwrap_or_default());
         let (in_flight, gate) = (stream.in_flight.len(), stream.gate.clone());
-        let (submitter, is_launched) = (thread::current().id(), AtomicBool::new(false));
-        let kernel =
-            Arc::new(Kernel { does, is_in_order, request, reads, written, gate, submitter, is_launched });
+        let (submitter, no) = (thread::current().id(), || AtomicBool::new(false));
+        let (is_tried, is_launched) = (no(), no());
+        let kernel = Arc::new(Kernel {
+            does,
+            is_in_order,
+            request,
+            reads,
+            written,
+            gate,
+            submitter,
+            is_tried,
+            is_launched,
+        });
         let submit = self.platform.submit(device, &kernel);
         let submit = items
             .iter()
@@ -169,11 +198,19 @@ impl World {
         self.answered(id, &kernel.request, &before, answer);
         match submitted {
             Ok(submission) => {
-                let is_aside = is_in_order && in_flight >= AHEAD;
+                let is_aside = is_in_order && (in_flight >= AHEAD || is_reading);
                 assert!(is_aside || matches!(does, Does::Computes | Does::Fails), "launched, and {does:?}");
-                assert!(!submission.has_ended(), "it has not passed the gate");
+                let passes = in_flight == 0 && !matches!(does, Does::Computes | Does::Fails);
+                assert!(passes || !submission.has_ended(), "it has not passed the gate");
+                while is_in_order && is_reading && !kernel.is_tried.load(Ordering::Acquire) {
+                    thread::yield_now();
+                }
                 self.started(Flight { id, kernel, submission: Some(submission) });
-                true
+                // Without a kernel before it, one that was not launched ends by itself.
+                if passes {
+                    self.settle_stream(arena);
+                }
+                !passes
             }
             Err(SubmitError::Launch { has_started, cause, .. }) => {
                 let told = if has_started { Does::FailsToLaunch } else { Does::IsRefused };
@@ -251,16 +288,18 @@ impl World {
         let stream = self.streams.entry(arena).or_default();
         stream.gate = Gate::default();
         let first = stream.given + 1 - stream.in_flight.len() as u64;
-        let (mut failed, mut is_refusing) = (None, false);
+        let (mut failed, mut is_refusing, mut returned) = (None, false, None);
         for (flight, number) in take(&mut stream.in_flight).into_iter().zip(first..) {
             let kernel = flight.kernel.clone();
+            returned = returned.or(flight.submission.is_none().then_some(number));
             failed = self.ended(flight, number, failed);
             let is_launched = kernel.is_in_order && kernel.is_launched.load(Ordering::Relaxed);
             assert!(!(is_refusing && is_launched), "kernel {number} was launched behind a failed launch");
             is_refusing |= !matches!(kernel.does, Does::Computes | Does::Fails);
         }
         let untold = &mut self.streams.entry(arena).or_default().untold;
-        *untold = untold.or(failed);
+        // The submission itself has returned the failure of its launch.
+        *untold = untold.or(failed.filter(|_| failed != returned));
     }
 
     /// Waits for a kernel, whose number is given, and ends it in the model. `failed` is the first kernel

@@ -75,7 +75,7 @@ pub struct World {
     /// The submitted kernels of each arena.
     pub(super) streams: BTreeMap<ArenaId, Stream>,
     closing: Vec<(usize, Watched<()>)>,
-    armed: Option<Armed>,
+    pub(super) armed: Option<Armed>,
     /// Whether the fault has struck.
     is_spent: bool,
     /// Whether the operation that the fault struck is to be repeated.
