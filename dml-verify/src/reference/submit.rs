@@ -132,9 +132,9 @@ impl Launcher for Kernel {
 impl World {
     /// Submits a kernel. Returns whether it is in flight then.
     ///
-    /// The copies of what it reads may be left to its stream. They are waited for here, so that the model need
-    /// not follow them. None of them fails: a kernel that reads runs in order only where no fault strikes, and
-    /// behind no failed launch.
+    /// The copies of what it reads may be left to its stream. They are waited for here, so that the model
+    /// need not follow them. None of them fails: a kernel that reads runs in order only where no fault
+    /// strikes, and behind no failed launch.
     pub(super) fn submit(
         &mut self,
         device: DeviceId,
