@@ -292,6 +292,8 @@ fn kernels_in_flight_are_their_parents() {
         let submit = scene.platform.submit(scene.there, &turn).read_write(&buffer);
         submit.scalar(ROUNDS).scalar(1000_u64).items(1000_u64).unwrap();
     }
+    // By then a thread of the stream waits for the first one.
+    std::thread::sleep(Duration::from_millis(10));
     let child = child(|| {
         assert!(scene.platform.settle(scene.there).is_err(), "a fork has no device");
         assert!(buffer.read().is_err());

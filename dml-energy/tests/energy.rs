@@ -4,7 +4,6 @@
 #![cfg(not(dml_loom))]
 
 #[cfg(target_os = "linux")]
-#[allow(dead_code, reason = "each test binary uses its own part")]
 #[path = "../../dml-arenas/tests/common/forks.rs"]
 mod forks;
 

@@ -18,6 +18,7 @@ use crate::platform::Platform;
 use crate::platform::hints::{Bindings, HintedRoutes};
 use crate::platform::outstanding::Outstanding;
 use crate::platform::registry::Resident;
+use crate::platform::stream::Held;
 use crate::state::{
     Begin, BufferState, EventKind, Execution, Lifecycle, Outcome, Refusal, Release, Request, Requestor,
     Routes, Status,
@@ -195,6 +196,13 @@ pub(crate) enum Asked {
     Answered(Begin, OwnerId),
     /// The request waits in the queue.
     Queued(Place),
+}
+
+impl Held for BufferInner {
+    fn lose(&self, grant: OwnerId) {
+        self.change(|locked, routes| locked.state.fail_streams(routes));
+        let _ = self.release(grant, Outcome::Failed, None);
+    }
 }
 
 impl BufferInner {

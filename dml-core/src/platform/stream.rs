@@ -18,9 +18,11 @@ mod launching;
 
 use crate::base::guard::{guard, quietly};
 use crate::base::helpers::help;
+use crate::base::id::OwnerId;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::base::sync::{Arc, Condvar, Mutex, MutexGuard, thread, thread_local};
 use crate::memory::error::TransferError;
+use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::error::Error;
@@ -67,6 +69,15 @@ impl Drop for OnStream {
         IS_ON_STREAM.with(|is_on_stream| is_on_stream.set(self.0));
     }
 }
+
+/// A buffer, as a stream knows it.
+pub(crate) trait Held: Send + Sync {
+    /// Ends a grant as failed, and all kernels on streams, because their streams are lost.
+    fn lose(&self, grant: OwnerId);
+}
+
+/// The buffers of a kernel, with its grants.
+pub(crate) type AllHeld = SmallVec<[(Arc<dyn Held>, OwnerId); 3]>;
 
 /// The cause of a failure.
 pub(crate) type Cause = Arc<dyn Error + Send + Sync>;
@@ -166,6 +177,7 @@ struct Entry {
     label: Arc<str>,
     /// `None` while a thread of the stream uses it.
     work: Option<Box<dyn Work>>,
+    held: AllHeld,
     is_launched: bool,
     /// Whether it runs behind those before it on the device, and waits for nothing else.
     is_in_order: bool,
@@ -231,13 +243,15 @@ impl Stream {
         self: &Arc<Self>,
         (work, is_launched): (Box<dyn Work>, bool),
         (label, is_in_order): (Arc<str>, bool),
+        held: AllHeld,
         failures: u64,
     ) -> u64 {
         let mut state = self.state.lock();
         let number = self.given.load(Ordering::Relaxed) + 1;
         self.given.store(number, Ordering::Release);
         let is_doomed = self.failures() != failures;
-        state.queue.push_back(Entry { number, label, work: Some(work), is_launched, is_in_order, is_doomed });
+        let work = Some(work);
+        state.queue.push_back(Entry { number, label, work, held, is_launched, is_in_order, is_doomed });
         if !is_launched {
             state.to_launch.push_back(number);
             state = self.have_launched(state);
@@ -382,7 +396,7 @@ impl Stream {
 
     /// Ends the first kernel of the queue.
     fn end_first<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let Some(Entry { number, label, work, is_doomed, .. }) = state.queue.pop_front() else {
+        let Some(Entry { number, label, work, held, is_doomed, .. }) = state.queue.pop_front() else {
             return state;
         };
         let before = match is_doomed {
@@ -390,9 +404,13 @@ impl Stream {
             false => state.failing.clone(),
         };
         drop(state);
-        // In a fork, a thread of the parent may have it.
-        let lost = || Err(Arc::new(TransferError::DeviceLost { loss: None }) as Cause);
+        let lost = || {
+            // In a fork, a thread of the parent has the kernel with its grants.
+            held.iter().for_each(|(buffer, grant)| buffer.lose(*grant));
+            Err(Arc::new(TransferError::DeviceLost { loss: None }) as Cause)
+        };
         let ended = guard(|| work.map_or_else(lost, |work| work.end(before.is_some())));
+        drop(held);
         let ended =
             ended.unwrap_or_else(|message| Err(Arc::new(TransferError::Panicked { message }) as Cause));
         let mut state = self.state.lock();

@@ -10,7 +10,7 @@ use crate::base::id::DeviceId;
 use crate::base::sync::Arc;
 use crate::memory::fence::Fence;
 use crate::platform::Platform;
-use crate::platform::stream::{Cause, Failure, Refused, Stream, Work};
+use crate::platform::stream::{AllHeld, Cause, Failure, Held, Refused, Stream, Work};
 use crate::request::acquire::{Acquire, Purpose};
 use crate::request::acquisition::Copies;
 use crate::request::flight::InFlight;
@@ -76,16 +76,23 @@ impl Course {
             Begun::Aside(aside) => (Some(aside), None),
         };
         let started = grants.launched();
+        let held =
+            started.iter().map(|(buffer, grant)| (buffer.0.clone() as Arc<dyn Held>, *grant)).collect();
         let number =
-            self.push(Kernel { aside, failed: None, running: InFlight::of(grants, kernel) }, failures);
+            self.push(Kernel { aside, failed: None, running: InFlight::of(grants, kernel) }, held, failures);
         // Those that follow are let in only now, so that their numbers are greater.
         started.iter().for_each(|(buffer, grant)| buffer.0.start(*grant));
         Ok(Submission { stream: self.stream.clone(), device: self.device(), number })
     }
 
-    fn push(&self, kernel: Kernel, failures: u64) -> u64 {
+    fn push(&self, kernel: Kernel, held: AllHeld, failures: u64) -> u64 {
         let is_launched = kernel.aside.is_none();
-        self.stream.push((Box::new(kernel), is_launched), (self.label.clone(), self.is_in_order), failures)
+        self.stream.push(
+            (Box::new(kernel), is_launched),
+            (self.label.clone(), self.is_in_order),
+            held,
+            failures,
+        )
     }
 
     fn not_launched(&self, error: LaunchError, grants: Grants, failures: u64) -> SubmitError {
@@ -98,7 +105,7 @@ impl Course {
                 // It ends behind the kernels before it, which would otherwise commit what it has written to.
                 let cause: Cause = cause.into();
                 let (running, failed) = (InFlight::of(grants.hand_over(), None), Some(cause.clone()));
-                let number = self.push(Kernel { aside: None, failed, running }, failures);
+                let number = self.push(Kernel { aside: None, failed, running }, AllHeld::new(), failures);
                 // On a stream, the caller cannot wait for it.
                 let _ = self.stream.settle(number);
                 self.stream.tell(number);

@@ -82,6 +82,13 @@ impl BufferState {
         self.release_at(routes, place.ok_or(Refusal::Closed)?, outcome)
     }
 
+    /// Ends all kernels on streams as failed, because their streams are lost.
+    pub fn fail_streams(&mut self, routes: &dyn Routes) {
+        while let Some(place) = self.requestors.iter().position(|entry| entry.on_stream().is_some()) {
+            let _ = self.release_at(routes, place, Outcome::Failed);
+        }
+    }
+
     fn release_at(
         &mut self,
         routes: &dyn Routes,
