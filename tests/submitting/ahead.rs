@@ -236,16 +236,17 @@ fn i29_code_that_a_stream_calls_does_not_wait_for_it() {
     }
 
     let ((platform, cpu), queue) = (host(), Queue::new(true));
-    let [a, b, c, d] = [1, 2, 3, 4].map(|value| words(&platform, value));
+    let [a, b, c, d, e] = [1, 2, 3, 4, 5].map(|value| words(&platform, value));
     queue.gate.set(false);
     let first = steps((&platform, cpu, &queue), [&a, &b], 1..=HERE);
     let (says, said) = channel();
     let calls_back = {
         let (platform, queue) = (Platform::clone(&platform), queue.clone());
-        let (first, a, c) = (first.clone(), a.clone(), c.clone());
+        let (first, a, b, c, e) = (first.clone(), a.clone(), b.clone(), c.clone(), e.clone());
         move || {
             let stream = (&platform, cpu, &queue);
-            let submitted = step(stream, (&c, &a), HERE + 2).map(|behind| behind.number());
+            // Of what its own kernel writes, it would have to wait.
+            let submitted = step(stream, (&b, &e), HERE + 2).map(|behind| behind.number());
             let waits = [platform.settle(cpu), first.wait(), own(stream, (&a, &c), 9).map(drop)];
             says.send((submitted, waits, a.read().map(drop))).unwrap();
         }
@@ -267,6 +268,6 @@ fn i29_code_that_a_stream_calls_does_not_wait_for_it() {
     assert!(matches!(read, Err(AcquireError::OnStream { .. })), "{read:?}");
     drop(held);
     platform.settle(cpu).unwrap();
-    let last = expected(1, 1..=HERE + 2);
-    assert_eq!((c.read().unwrap()[0], a.read().unwrap()[0]), (expected(1, 1..=HERE + 1), last));
+    let last = expected(1, 1..=HERE - 1).wrapping_mul(3).wrapping_add(HERE + 2);
+    assert_eq!((c.read().unwrap()[0], e.read().unwrap()[0]), (expected(1, 1..=HERE + 1), last));
 }
