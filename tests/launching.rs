@@ -170,6 +170,35 @@ fn scalars_change_from_run_to_run_and_from_package_to_package() {
     assert_eq!(refused(&mut kernel, 6), "kernel times has no argument 6: it takes 6");
 }
 
+/// One kernel whose two buffers change places in each step.
+#[test]
+fn buffers_change_from_run_to_run() {
+    let platform = platform();
+    let [mut from, mut to] = [5_u32, 0].map(|value| platform.buffer_from(vec![value; 1000]).unwrap());
+    let sum = platform.buffer_from(vec![0_u32]).unwrap();
+    let host = launch::host(&platform, |call| {
+        let [from, to] = call.parts([0, 2])?;
+        let pairs = to.slice_mut::<u32>()?.iter_mut().zip(from.slice::<u32>()?);
+        pairs.for_each(|(to, from)| *to = 2 * from + 1);
+        Ok(())
+    });
+    let kernel = Kernel::new("step", 4).read(&from).scalar(0_u32).write(&to);
+    let mut kernel = kernel.reduce(&sum, 0_u32, |one, other| one + other).launchers(host.unwrap()).unwrap();
+    for _ in 0..10 {
+        Coexecutor::new(&platform).policy("dynamic:9".parse().unwrap()).run(&kernel, 1000).unwrap();
+        std::mem::swap(&mut from, &mut to);
+        kernel.set_buffer(0, &from).unwrap();
+        kernel.set_buffer(2, &to).unwrap();
+    }
+    assert!(from.read().unwrap().iter().all(|value| *value == 6 * 1024 - 1));
+    for (index, takes) in [(1, "is a scalar (u32)"), (3, "is a reduction"), (4, "has no argument 4")] {
+        let error = kernel.set_buffer(index, &from).unwrap_err().to_string();
+        assert!(error.contains(takes), "{error}");
+    }
+    kernel.set_buffer(0, &from.range(1..2)).unwrap();
+    assert!(matches!(Coexecutor::new(&platform).run(&kernel, 1000), Err(RunError::PartOfBuffer { .. })));
+}
+
 #[test]
 fn packages_that_write_the_same_bytes_are_refused() {
     let platform = platform();

@@ -37,6 +37,13 @@ pub struct Argument {
     parameters: Arc<[Parameter]>,
 }
 
+/// Returns the buffer of a region, and the region's bytes if they are not all.
+fn whole_or_part(region: &impl Region) -> (RawBuffer, Option<Range<u64>>) {
+    let (buffer, bytes) = (region.buffer().clone(), region.bytes());
+    let part = (bytes != (0..buffer.len())).then_some(bytes);
+    (buffer, part)
+}
+
 /// Combination of an argument's partials.
 #[derive(Clone)]
 struct Reduction {
@@ -58,9 +65,13 @@ impl Argument {
     /// other region ([`RunError::PartOfBuffer`](crate::RunError)).
     #[must_use]
     pub fn part(region: &impl Region, access: Access, footprint: Footprint) -> Self {
-        let (buffer, bytes) = (region.buffer().clone(), region.bytes());
-        let part = (bytes != (0..buffer.len())).then_some(bytes);
+        let (buffer, part) = whole_or_part(region);
         Self { buffer, access, footprint, reduction: None, part, parameters: Arc::default() }
+    }
+
+    /// Changes the buffer.
+    pub(super) fn set_region(&mut self, region: &impl Region) {
+        (self.buffer, self.part) = whole_or_part(region);
     }
 
     /// Returns the same argument for another buffer, without its reduction.

@@ -289,23 +289,56 @@ impl Kernel {
     /// # Errors
     /// [`Misfit`] if there is no argument of this index, or if it is not a scalar of the same type.
     pub fn set_scalar(&mut self, index: usize, value: impl Into<Scalar>) -> Result<(), Misfit> {
-        let (kernel, value, takes) = (self.name.clone(), value.into(), self.parameters.len());
+        let value = value.into();
         match self.parameters.get_mut(index) {
-            None => Err(Misfit::Missing { kernel, index, takes }),
             Some(Parameter::Value(LaunchArg::Scalar(old))) if old.is_like(value) => {
                 *old = value;
                 self.tell();
                 Ok(())
             }
-            Some(other) => {
-                let takes = match other {
-                    Parameter::Buffer(_) => "a buffer".to_owned(),
-                    Parameter::OfPackage(_) => "computed for each package".to_owned(),
-                    Parameter::Value(value) => value.describe(),
-                };
-                Err(Misfit::Argument { kernel, index, takes, given: LaunchArg::Scalar(value).describe() })
-            }
+            _ => Err(self.unlike(index, LaunchArg::Scalar(value).describe())),
         }
+    }
+
+    /// Changes a buffer for later runs, as two kernels that exchange their buffers do in each step. Access
+    /// and footprint stay. `index` counts all arguments, in the order in which they were added.
+    ///
+    /// Launchers get the new buffer. A [`Variant`] that has captured the old one does not find it in its
+    /// grants.
+    ///
+    /// ```
+    /// # use dml_core::{Buffer, Misfit};
+    /// # use dml_scheduler::Kernel;
+    /// # fn example((a, b): (&Buffer<f32>, &Buffer<f32>)) -> Result<(), Misfit> {
+    /// let mut step = Kernel::new("step", 64).read(a).write(b).end();
+    /// step.set_buffer(0, b)?;
+    /// step.set_buffer(1, a)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Misfit`] if there is no argument of this index, or if it is no buffer, or a reduction.
+    pub fn set_buffer(&mut self, index: usize, region: &impl Region) -> Result<(), Misfit> {
+        let place = match self.parameters.get(index) {
+            Some(Parameter::Buffer(place)) if !self.arguments[*place].is_reduced() => *place,
+            _ => return Err(self.unlike(index, "a buffer".to_owned())),
+        };
+        self.arguments[place].set_region(region);
+        Ok(())
+    }
+
+    /// Returns the error for a new value that an argument cannot have.
+    fn unlike(&self, index: usize, given: String) -> Misfit {
+        let kernel = self.name.clone();
+        let takes = match self.parameters.get(index) {
+            None => return Misfit::Missing { kernel, index, takes: self.parameters.len() },
+            Some(Parameter::Buffer(place)) if self.arguments[*place].is_reduced() => "a reduction".to_owned(),
+            Some(Parameter::Buffer(_)) => "a buffer".to_owned(),
+            Some(Parameter::OfPackage(_)) => "computed for each package".to_owned(),
+            Some(Parameter::Value(value)) => value.describe(),
+        };
+        Misfit::Argument { kernel, index, takes, given }
     }
 
     /// Sets how a device runs the kernel; the last call for a device wins.
