@@ -22,6 +22,8 @@ fn main() {
             tests::elements_have_their_indices_in_every_package,
         ),
         test("errors_name_arguments_by_position", tests::errors_name_arguments_by_position),
+        test("i29_submitted_functions_queue_on_host_and_worker", tests::submitted_functions_queue),
+        test("i29_kills_of_a_worker_in_mid_stream", tests::kills_of_a_worker_in_mid_stream),
     ];
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }
@@ -29,16 +31,24 @@ fn main() {
 #[cfg(all(target_os = "linux", not(dml_loom)))]
 mod tests {
     use dml::Kernel;
+    use dml::arenas::OffloadArena;
     use dml::arenas::launch::{self, Call, ComputeError};
+    use dml::core::internal::sync::{Condvar, Mutex};
     use dml::prelude::*;
     use dml::scheduler::RunError;
+    use std::sync::Arc;
 
     const ITEMS: u64 = 1000;
 
     type Function = fn(&mut Call<'_>) -> Result<(), ComputeError>;
 
     pub(super) fn registry() -> Registry {
-        Registry::new().with("mixed", mixed).with("halo", halo).with("columns", columns).with("wrong", wrong)
+        Registry::new()
+            .with("mixed", mixed)
+            .with("halo", halo)
+            .with("columns", columns)
+            .with("wrong", wrong)
+            .with("step", step)
     }
 
     fn platform() -> Platform {
@@ -167,5 +177,157 @@ mod tests {
                 assert!(told.contains(expected), "{number} on {device:?}: {told}");
             }
         }
+    }
+
+    /// The number of a step that waits for the gate. Those of the next two steps fail and panic.
+    const WAITS: u32 = 1000;
+
+    /// A gate that functions of the host can wait at.
+    static GATE: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
+
+    /// `to = 3 * from + number`.
+    fn step(call: &mut Call<'_>) -> Result<(), ComputeError> {
+        let number = call.scalar::<u32>(2)?;
+        match number {
+            WAITS => {
+                let mut is_open = GATE.0.lock();
+                while !*is_open {
+                    is_open = GATE.1.wait(is_open);
+                }
+            }
+            number if number == WAITS + 1 => return Err("as told".into()),
+            number if number == WAITS + 2 => panic!("as told"),
+            _ => {}
+        }
+        let [from, to] = call.parts([0, 1])?;
+        let pairs = to.slice_mut::<u32>()?.iter_mut().zip(from.slice::<u32>()?);
+        pairs.for_each(|(to, from)| *to = from.wrapping_mul(3).wrapping_add(number));
+        Ok(())
+    }
+
+    /// A device with the launcher of the step on it, and two buffers.
+    struct Chain {
+        platform: Platform,
+        device: DeviceId,
+        step: Arc<dyn Launcher>,
+        buffers: [Buffer<u32>; 2],
+    }
+
+    impl Chain {
+        fn on(name: &str) -> Self {
+            let platform = platform();
+            let device = platform.device(name).unwrap();
+            let of = |launchers: Vec<(DeviceId, Arc<dyn Launcher>)>| {
+                launchers.into_iter().find(|(of, _)| *of == device).map(|(_, launcher)| launcher)
+            };
+            let host = launch::host(&platform, step).unwrap().into_iter();
+            // SAFETY: the function is safe Rust, and the stream keeps the grants.
+            let workers = unsafe { launch::offload(&platform, "step") }.unwrap().into_iter();
+            let step = of(host.map(|(of, step)| (of, Arc::new(step) as Arc<dyn Launcher>)).collect())
+                .or_else(|| {
+                    of(workers.map(|(of, step)| (of, Arc::new(step) as Arc<dyn Launcher>)).collect())
+                });
+            let buffers = [7, 0].map(|value| platform.buffer_from(vec![value; ITEMS as usize]).unwrap());
+            Self { platform, device, step: step.expect("each device has one"), buffers }
+        }
+
+        /// Submits the `at`-th step of the chain, counted from 0.
+        fn submit(&self, at: u32, number: u32) -> Result<Submission, SubmitError> {
+            let [from, to] = [0, 1].map(|which| &self.buffers[(at as usize + which) % 2]);
+            self.platform.submit(self.device, &self.step).read(from).write(to).scalar(number).items(ITEMS)
+        }
+
+        fn value(&self, at: u32) -> Result<u32, AcquireError> {
+            let view = self.buffers[at as usize % 2].read()?;
+            assert!(view.iter().all(|value| *value == view[0]));
+            Ok(view[0])
+        }
+    }
+
+    /// Returns what the first steps of a chain leave in the buffer that the last of them writes.
+    fn expected(steps: u32) -> u32 {
+        (0..steps).fold(7, |value: u32, number| value.wrapping_mul(3).wrapping_add(number))
+    }
+
+    pub(super) fn submitted_functions_queue() {
+        for name in ["cpu", "offload:0"] {
+            let chain = Chain::on(name);
+            for at in 0..300 {
+                chain.submit(at, at).unwrap();
+            }
+            assert_eq!(
+                (chain.value(300), chain.value(299)),
+                (Ok(expected(300)), Ok(expected(299))),
+                "{name}"
+            );
+            // What fails takes those behind it along, and leaves those before it.
+            for number in [WAITS + 1, WAITS + 2] {
+                let chain = Chain::on(name);
+                let before = chain.submit(0, 0).unwrap();
+                let spare = chain.platform.buffer_from(vec![0_u32; ITEMS as usize]).unwrap();
+                let from = &chain.buffers[1];
+                let submit = |number: u32| {
+                    let submit = chain.platform.submit(chain.device, &chain.step).read(from).write(&spare);
+                    submit.scalar(number).items(ITEMS).unwrap()
+                };
+                let (fails, behind) = (submit(number), submit(3));
+                before.wait().unwrap();
+                for failed in [fails, behind] {
+                    let error = failed.wait().unwrap_err();
+                    assert!(matches!(&error, SubmitError::Failed { number: 2, .. }), "{name}: {error:?}");
+                    assert!(error.to_string().contains("as told"), "{name}: {error}");
+                }
+                assert!(matches!(spare.read(), Err(AcquireError::Poisoned { .. })));
+                assert_eq!(chain.value(1), Ok(expected(1)));
+                chain.submit(1, 1).unwrap().wait().expect("the stream is open");
+                assert_eq!(chain.value(2), Ok(expected(2)));
+            }
+        }
+        // A function of the host runs while its submitter goes on.
+        let chain = Chain::on("cpu");
+        let first = chain.submit(0, WAITS).unwrap();
+        let second = chain.submit(1, 1).unwrap();
+        assert!(!first.has_ended() && !second.has_ended());
+        *GATE.0.lock() = true;
+        GATE.1.notify_all();
+        second.wait().unwrap();
+        assert_eq!(chain.value(2), Ok((7 * 3 + WAITS) * 3 + 1));
+    }
+
+    /// After each kill, what a step had left is right, or lost with an error. `DML_KILLS` sets their number.
+    pub(super) fn kills_of_a_worker_in_mid_stream() {
+        const STEPS: u32 = 200;
+        let kills = std::env::var("DML_KILLS").map_or(20, |kills| kills.parse().expect("a number"));
+        let (mut ended, mut failed) = (0, 0);
+        for kill in 0..kills {
+            let chain = Chain::on("offload:0");
+            let arena = chain.platform.arena(chain.platform.home(chain.device).unwrap());
+            let worker = arena.downcast_ref::<OffloadArena>().unwrap().device().process().unwrap();
+            let victim = std::thread::spawn(move || {
+                std::thread::sleep(std::time::Duration::from_micros(kill % 10 * 300));
+                let killed = std::process::Command::new("kill").args(["-KILL", &worker.to_string()]).status();
+                assert!(killed.unwrap().success());
+            });
+            let submitted: Vec<_> = (0..STEPS).map_while(|at| chain.submit(at, at).ok()).collect();
+            victim.join().unwrap();
+            let good = submitted.iter().take_while(|submission| submission.wait().is_ok()).count();
+            for submission in &submitted[good..] {
+                let error = submission.wait().expect_err("one before it failed");
+                assert!(error.to_string().contains("lost"), "kill {kill}: {error}");
+            }
+            for last in [good as u32, (good as u32).saturating_sub(1)] {
+                match chain.value(last) {
+                    Ok(value) => assert_eq!(value, expected(last), "kill {kill}, {good} ended well"),
+                    Err(error) => {
+                        let is_poisoned = matches!(error, AcquireError::Poisoned { .. });
+                        assert!(is_poisoned || error.is_device_lost(), "kill {kill}: {error}");
+                    }
+                }
+            }
+            assert!(chain.platform.leaked_grants().is_empty());
+            (ended, failed) = (ended + good, failed + STEPS as usize - good);
+        }
+        println!("{kills} kills: {ended} steps ended well, {failed} did not");
+        assert!(failed > 0, "no kill came in mid-stream");
     }
 }

@@ -78,6 +78,7 @@ pub mod internal {
     pub use crate::base::helpers::Helpers;
     pub use crate::base::spans::TraceSpan;
     pub use crate::base::sync;
+    pub use crate::platform::stream::as_here;
     pub mod state {
         pub use crate::state::*;
     }

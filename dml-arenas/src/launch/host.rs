@@ -1,8 +1,8 @@
 //! Launchers of kernels on threads of this process.
 
 use crate::function::{Call, ComputeError, Given, HostError, Part, Pools, Team, View};
-use dml_core::internal::guard;
 use dml_core::internal::sync::Arc;
+use dml_core::internal::{as_here, guard};
 use dml_core::{DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform};
 use std::borrow::Cow;
 use std::fmt;
@@ -126,6 +126,14 @@ impl Launcher for HostLauncher {
         Ok(())
     }
 
+    fn runs_in_order(&self) -> bool {
+        true
+    }
+
+    fn runs_within_launch(&self) -> bool {
+        true
+    }
+
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
         let is_here = match &self.runs {
             Runs::InPool(_, pools) => pools.is_here(),
@@ -144,7 +152,7 @@ impl Launcher for HostLauncher {
         };
         let computed = match &self.runs {
             Runs::InPool(compute, pools) => pools
-                .run(|| call(&**compute, &Team::of_this_pool(pools.threads())))
+                .run(as_here(|| call(&**compute, &Team::of_this_pool(pools.threads()))))
                 .map_err(LaunchError::not_started)?,
             Runs::ByTeam(compute, team) => guard(|| call(&**compute, team)),
         };

@@ -78,6 +78,15 @@ impl Launcher for OffloadLauncher {
         Ok(())
     }
 
+    fn label(&self) -> Arc<str> {
+        self.function.name().clone()
+    }
+
+    /// A worker runs its functions one after the other.
+    fn runs_in_order(&self) -> bool {
+        true
+    }
+
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
         let mut arguments = Vec::with_capacity(launch.arguments.len());
         for argument in launch.arguments {

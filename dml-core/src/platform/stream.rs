@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   submit ──push──▶ queue: n, n + 1, …  ──first──▶ reaper: waits for its kernel, ends its grants ──▶ settled
-//!                      └─ unlaunched, in order ──▶ launching thread
+//!                      └─ unlaunched, in order ──▶ launching thread, or the reaper if the launch computes
 //! ```
 //! 1. A kernel gets its number before a submission that conflicts with it is granted. By then its submitter
 //!    has launched it, or has left that to the launching thread, which launches in the order of the numbers.
@@ -49,6 +49,15 @@ thread_local! {
 /// Returns whether a stream called the code that runs on this thread.
 pub(crate) fn is_on_stream() -> bool {
     IS_ON_STREAM.with(Cell::get)
+}
+
+/// Returns code that waits for what it may wait for on this thread, whichever thread runs it.
+pub fn as_here<R>(code: impl FnOnce() -> R) -> impl FnOnce() -> R {
+    let is_on_stream = is_on_stream();
+    move || {
+        let _on_stream = is_on_stream.then(OnStream::enter);
+        code()
+    }
 }
 
 /// A wait is refused, because a stream called the code that would wait.
@@ -111,6 +120,17 @@ pub(crate) struct Failure {
     of: (u64, u64),
     /// Whether a caller has got it, or one that it hides.
     is_told: bool,
+}
+
+/// How a kernel is launched.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Start {
+    /// Its submitter has launched it.
+    Made,
+    /// The launching thread launches it.
+    Left,
+    /// Its launch computes. The reaper makes it, once all kernels before it have ended.
+    Computes,
 }
 
 /// The streams of a platform, by arena.
@@ -179,6 +199,8 @@ struct Entry {
     work: Option<Box<dyn Work>>,
     held: AllHeld,
     is_launched: bool,
+    /// Whether the reaper launches it, because its launch computes.
+    computes: bool,
     /// Whether it runs behind those before it on the device, and waits for nothing else.
     is_in_order: bool,
     /// Whether it ends as failed whatever its kernel does.
@@ -237,11 +259,10 @@ impl Stream {
         if self.poll(self.in_the_way(), waker) { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Adds a kernel, and returns its number. If it is not launched, the launching thread does that.
-    /// `failures` is the number of [`failures`](Self::failures) before it asked for its buffers.
+    /// Adds a kernel, and returns its number. `failures` is the number of [`failures`](Self::failures) before it asked for its buffers.
     pub(crate) fn push(
         self: &Arc<Self>,
-        (work, is_launched): (Box<dyn Work>, bool),
+        (work, start): (Box<dyn Work>, Start),
         (label, is_in_order): (Arc<str>, bool),
         held: AllHeld,
         failures: u64,
@@ -250,19 +271,22 @@ impl Stream {
         let number = self.given.load(Ordering::Relaxed) + 1;
         self.given.store(number, Ordering::Release);
         let is_doomed = self.failures() != failures;
-        let work = Some(work);
-        state.queue.push_back(Entry { number, label, work, held, is_launched, is_in_order, is_doomed });
+        let (work, is_launched) = (Some(work), start == Start::Made);
+        let computes = start == Start::Computes;
+        let entry = Entry { number, label, work, held, is_launched, computes, is_in_order, is_doomed };
+        state.queue.push_back(entry);
         if !is_launched {
             state.to_launch.push_back(number);
             state = self.have_launched(state);
         }
         match state.reaper {
-            Helper::Sleeps => {
+            Helper::Dozes if !computes => {}
+            Helper::Sleeps | Helper::Dozes => {
                 state.reaper = Helper::Runs;
                 self.has_come.notify_all();
             }
             Helper::None => drop(self.reaped(state, number)),
-            Helper::Runs | Helper::Dozes => {}
+            Helper::Runs => {}
         }
         number
     }
@@ -320,6 +344,7 @@ impl Stream {
             was_empty = false;
             if !state.queue[0].is_launched {
                 state = match state.launching {
+                    _ if state.queue[0].computes => self.launch_next(state),
                     Helper::None => self.launch_here(state),
                     _ if state.awaited >= first => {
                         state.reaper = Helper::Sleeps;

@@ -10,7 +10,7 @@ use crate::base::id::DeviceId;
 use crate::base::sync::Arc;
 use crate::memory::fence::Fence;
 use crate::platform::Platform;
-use crate::platform::stream::{AllHeld, Cause, Failure, Held, Refused, Stream, Work};
+use crate::platform::stream::{AllHeld, Cause, Failure, Held, Refused, Start, Stream, Work};
 use crate::request::acquire::{Acquire, Purpose};
 use crate::request::acquisition::Copies;
 use crate::request::flight::InFlight;
@@ -86,13 +86,13 @@ impl Course {
     }
 
     fn push(&self, kernel: Kernel, held: AllHeld, failures: u64) -> u64 {
-        let is_launched = kernel.aside.is_none();
-        self.stream.push(
-            (Box::new(kernel), is_launched),
-            (self.label.clone(), self.is_in_order),
-            held,
-            failures,
-        )
+        let start = match &kernel.aside {
+            None => Start::Made,
+            Some(Aside { computes: true, .. }) => Start::Computes,
+            Some(_) => Start::Left,
+        };
+        let about = (self.label.clone(), self.is_in_order);
+        self.stream.push((Box::new(kernel), start), about, held, failures)
     }
 
     fn not_launched(&self, error: LaunchError, grants: Grants, failures: u64) -> SubmitError {
@@ -131,6 +131,8 @@ pub(super) struct Aside {
     pub(super) items: Range<u64>,
     /// The copies that the kernel needs.
     pub(super) copies: Option<Copies>,
+    /// Whether the launch computes.
+    pub(super) computes: bool,
 }
 
 /// The failure of a launch that was left to the stream.
@@ -149,7 +151,7 @@ struct Kernel {
 
 impl Work for Kernel {
     fn launch(&mut self, is_followed: bool) -> bool {
-        let Some(Aside { launcher, arguments, shape, items, copies }) = self.aside.take() else {
+        let Some(Aside { launcher, arguments, shape, items, copies, .. }) = self.aside.take() else {
             return true;
         };
         let launch = Launch::new(&items, &shape, &arguments).submitted(is_followed);

@@ -473,6 +473,12 @@ pub trait Launcher: Send + Sync {
         false
     }
 
+    /// Returns whether a launch computes: it returns when the kernel has ended. When such a kernel is
+    /// [submitted](crate::Platform::submit), a thread of the stream launches it, once those before it have ended.
+    fn runs_within_launch(&self) -> bool {
+        false
+    }
+
     /// Starts the kernel on granted buffers. The grants have the arguments' ranges as items, in the order of
     /// the arguments. Further items may follow.
     ///
@@ -539,6 +545,10 @@ macro_rules! forwarded {
 
                 fn runs_in_order(&self) -> bool {
                     (**self).runs_in_order()
+                }
+
+                fn runs_within_launch(&self) -> bool {
+                    (**self).runs_within_launch()
                 }
 
                 fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {

@@ -126,7 +126,7 @@ impl From<[u64; 3]> for Items {
 /// under a plain [acquire](Platform::acquire).
 ///
 /// A launcher that does not run in order is launched behind the kernels that it depends on, and its call
-/// waits for them. Functions of the host run within the call.
+/// waits for them. Functions of the host run one after the other, on a thread of their stream.
 ///
 /// # Inputs and results
 /// The copies that bring what a kernel only reads go on while the submitter goes on. To have a result come
@@ -282,7 +282,8 @@ impl<'a> Submit<'a> {
         guard(|| launcher.check_groups(&shape)).unwrap_or(Ok(()))?;
         let is_in_order = guard(|| launcher.runs_in_order()).unwrap_or(false);
         let course = Course::new(platform, device, label, is_in_order)?;
-        Ok(Ready { course, launcher: shared, arguments, shape, items })
+        let computes = is_in_order && guard(|| launcher.runs_within_launch()).unwrap_or(false);
+        Ok(Ready { course, launcher: shared, arguments, shape, items, computes })
     }
 }
 
@@ -299,6 +300,8 @@ struct Ready<'a> {
     arguments: Vec<LaunchArg>,
     shape: ItemShape,
     items: Range<u64>,
+    /// Whether the launch computes.
+    computes: bool,
 }
 
 impl Ready<'_> {
@@ -325,7 +328,8 @@ impl Ready<'_> {
     ) -> Option<Result<Submission, SubmitError>> {
         let stream = &self.course.stream;
         // Before the failures are counted: a launch that failed is among them, or the stream refuses others.
-        let is_aside = copies.is_some() || self.course.is_in_order && stream.launches_aside();
+        let is_aside =
+            self.computes || copies.is_some() || self.course.is_in_order && stream.launches_aside();
         if stream.failures() != failures {
             drop((grants, copies));
             return None;
@@ -333,7 +337,8 @@ impl Ready<'_> {
         let begun = if is_aside {
             let (launcher, arguments) = (self.launcher.shared(), std::mem::take(&mut self.arguments));
             let (shape, items) = (self.shape, self.items.clone());
-            Begun::Aside(Aside { launcher, arguments, shape, items, copies })
+            let computes = self.computes;
+            Begun::Aside(Aside { launcher, arguments, shape, items, copies, computes })
         } else {
             let launch = Launch::new(&self.items, &self.shape, &self.arguments).submitted(false);
             Begun::Here(launched(|| self.launcher.launcher().launch(&launch, &mut grants)))

@@ -38,11 +38,15 @@ impl Stream {
         Ok(!state.is_refusing)
     }
 
-    /// Wakes or starts the launching thread. Without a thread for it, this one launches.
+    /// Wakes or starts the launching thread, if it has to launch next. Without a thread for it, this one
+    /// launches.
     pub(super) fn have_launched<'a>(
         self: &'a Arc<Self>,
         mut state: MutexGuard<'a, State>,
     ) -> MutexGuard<'a, State> {
+        if !state.launches_next() {
+            return state;
+        }
         match state.launching {
             Helper::Runs | Helper::Dozes => state,
             Helper::Sleeps => {
@@ -66,7 +70,7 @@ impl Stream {
     fn launch_all(&self) {
         let mut state = self.state.lock();
         loop {
-            if !state.to_launch.is_empty() {
+            if state.launches_next() {
                 state = self.launch_next(state);
             } else if state.is_over {
                 return;
@@ -80,7 +84,7 @@ impl Stream {
     /// Launches on this thread what is to be launched, because there is no launching thread.
     pub(super) fn launch_here<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         state.launching = Helper::Runs;
-        while !state.to_launch.is_empty() {
+        while state.launches_next() {
             state = self.launch_next(state);
         }
         state.launching = Helper::None;
@@ -89,7 +93,7 @@ impl Stream {
 
     /// Launches the next kernel. One that will end as failed is not launched: it would read what those before
     /// it have not written.
-    fn launch_next<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    pub(super) fn launch_next<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let Some(&number) = state.to_launch.front() else { return state };
         let fails = state.failing.is_some() || state.is_refusing;
         let is_followed = state.to_launch.len() > 1;
@@ -119,11 +123,21 @@ impl Stream {
             state.reaper = Helper::Runs;
             self.has_come.notify_all();
         }
+        if state.launching == Helper::Sleeps && state.launches_next() {
+            state.launching = Helper::Runs;
+            self.is_to_launch.notify_all();
+        }
         state
     }
 }
 
 impl State {
+    /// Returns whether the launching thread has to launch next.
+    fn launches_next(&mut self) -> bool {
+        let next = self.to_launch.front().copied();
+        next.and_then(|number| self.entry(number)).is_some_and(|entry| !entry.computes)
+    }
+
     /// Returns the entry of a kernel that has not ended.
     fn entry(&mut self, number: u64) -> Option<&mut Entry> {
         let first = self.queue.front()?.number;
