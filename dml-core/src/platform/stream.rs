@@ -27,6 +27,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
+use std::sync::Weak;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -85,8 +86,14 @@ pub(crate) trait Held: Send + Sync {
     fn lose(&self, grant: OwnerId);
 }
 
-/// The buffers of a kernel, with its grants.
-pub(crate) type AllHeld = SmallVec<[(Arc<dyn Held>, OwnerId); 3]>;
+/// The buffers of a kernel, with its grants. The grants keep the buffers alive.
+pub(crate) type AllHeld = SmallVec<[(Weak<dyn Held>, OwnerId); 3]>;
+
+/// Ends the grants of a kernel that a thread of the parent has, in a fork.
+fn lose(held: &AllHeld) {
+    let held = held.iter().filter_map(|(buffer, grant)| Some((buffer.upgrade()?, grant)));
+    held.for_each(|(buffer, grant)| buffer.lose(*grant));
+}
 
 /// The cause of a failure.
 pub(crate) type Cause = Arc<dyn Error + Send + Sync>;
@@ -160,6 +167,8 @@ struct State {
     queue: VecDeque<Entry>,
     reaper: Helper,
     launching: Helper,
+    /// What the kernel has that is being ended.
+    ending: AllHeld,
     /// The kernels in the queue that are not launched, in their order.
     to_launch: VecDeque<u64>,
     /// The number of callers that wait until none is to be launched.
@@ -291,6 +300,17 @@ impl Stream {
         number
     }
 
+    /// Notices a fork.
+    fn noticed<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let held = state.notice_fork();
+        if held.is_empty() {
+            return state;
+        }
+        drop(state);
+        lose(&held);
+        self.state.lock()
+    }
+
     /// Starts the reaper, if there is none and something to do. Without a thread for it, this one ends the
     /// kernels up to `number`.
     fn reaped<'a>(
@@ -298,7 +318,7 @@ impl Stream {
         mut state: MutexGuard<'a, State>,
         number: u64,
     ) -> MutexGuard<'a, State> {
-        state.notice_fork();
+        state = self.noticed(state);
         if state.reaper != Helper::None || state.queue.is_empty() {
             return state;
         }
@@ -421,24 +441,27 @@ impl Stream {
 
     /// Ends the first kernel of the queue.
     fn end_first<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let Some(Entry { number, label, work, held, is_doomed, .. }) = state.queue.pop_front() else {
+        let Some(Entry { number, label, work, mut held, is_doomed, .. }) = state.queue.pop_front() else {
             return state;
         };
         let before = match is_doomed {
             true => state.failing.clone().or_else(|| state.failed.back().cloned()),
             false => state.failing.clone(),
         };
+        if work.is_some() {
+            state.ending = std::mem::take(&mut held);
+        }
         drop(state);
         let lost = || {
             // In a fork, a thread of the parent has the kernel with its grants.
-            held.iter().for_each(|(buffer, grant)| buffer.lose(*grant));
+            lose(&held);
             Err(Arc::new(TransferError::DeviceLost { loss: None }) as Cause)
         };
         let ended = guard(|| work.map_or_else(lost, |work| work.end(before.is_some())));
-        drop(held);
         let ended =
             ended.unwrap_or_else(|message| Err(Arc::new(TransferError::Panicked { message }) as Cause));
         let mut state = self.state.lock();
+        state.ending.clear();
         let failure = match (before, ended) {
             (Some(before), _) => Some(Failure { of: (number, number), is_told: false, ..before }),
             (None, Err(cause)) => {
@@ -576,12 +599,13 @@ impl Stream {
 }
 
 impl State {
-    /// Forgets the threads of the parent process, and what they had taken. A fork has none of them.
-    fn notice_fork(&mut self) {
+    /// Forgets the threads of the parent process, and what they had taken. A fork has none of them. Returns
+    /// what the kernel has that one of them was ending.
+    fn notice_fork(&mut self) -> AllHeld {
         let process = std::process::id();
         let before = std::mem::replace(&mut self.process, process);
         if [0, process].contains(&before) {
-            return;
+            return AllHeld::new();
         }
         (self.reaper, self.launching) = (Helper::None, Helper::None);
         if let Some(taken) = self.queue.iter_mut().find(|entry| !entry.is_launched)
@@ -590,6 +614,7 @@ impl State {
             taken.is_launched = true;
             self.to_launch.pop_front();
         }
+        std::mem::take(&mut self.ending)
     }
 
     /// Returns the place of the last of at most `most` first kernels that are awaited and run in order.

@@ -8,6 +8,8 @@
 use crate::base::guard::{guard, quietly};
 use crate::base::id::DeviceId;
 use crate::base::sync::Arc;
+use crate::buffer::RawBuffer;
+use crate::buffer::lock::BufferInner;
 use crate::memory::fence::Fence;
 use crate::platform::Platform;
 use crate::platform::stream::{AllHeld, Cause, Failure, Held, Refused, Start, Stream, Work};
@@ -21,6 +23,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::panic::Location;
 use std::pin::Pin;
+use std::sync::Weak;
 use std::task::{Context, Poll};
 use thiserror::Error;
 
@@ -76,8 +79,7 @@ impl Course {
             Begun::Aside(aside) => (Some(aside), None),
         };
         let started = grants.launched();
-        let held =
-            started.iter().map(|(buffer, grant)| (buffer.0.clone() as Arc<dyn Held>, *grant)).collect();
+        let held = started.iter().map(|(buffer, grant)| (weak(buffer), *grant)).collect();
         let number =
             self.push(Kernel { aside, failed: None, running: InFlight::of(grants, kernel) }, held, failures);
         // Those that follow are let in only now, so that their numbers are greater.
@@ -115,6 +117,12 @@ impl Course {
         let (device, kernel) = (self.device(), self.label.clone());
         SubmitError::Launch { device, kernel, has_started, cause }
     }
+}
+
+/// Returns a buffer as a stream knows it.
+fn weak(buffer: &RawBuffer) -> Weak<dyn Held> {
+    let inner: Weak<BufferInner> = Arc::downgrade(&buffer.0);
+    inner
 }
 
 /// Launches a kernel. A panic becomes an error.

@@ -55,7 +55,7 @@ impl Stream {
                 state
             }
             Helper::None => {
-                state.notice_fork();
+                state = self.noticed(state);
                 state.launching = Helper::Runs;
                 drop(state);
                 let stream = self.clone();
