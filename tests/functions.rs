@@ -22,8 +22,11 @@ fn main() {
             tests::elements_have_their_indices_in_every_package,
         ),
         test("errors_name_arguments_by_position", tests::errors_name_arguments_by_position),
-        test("i29_submitted_functions_queue_on_host_and_worker", tests::submitted_functions_queue),
-        test("i29_kills_of_a_worker_in_mid_stream", tests::kills_of_a_worker_in_mid_stream),
+        test(
+            "i29_submitted_functions_queue_on_host_and_worker",
+            tests::i29_submitted_functions_queue_on_host_and_worker,
+        ),
+        test("i29_kills_of_a_worker_in_mid_stream", tests::i29_kills_of_a_worker_in_mid_stream),
     ];
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }
@@ -249,7 +252,7 @@ mod tests {
         (0..steps).fold(7, |value: u32, number| value.wrapping_mul(3).wrapping_add(number))
     }
 
-    pub(super) fn submitted_functions_queue() {
+    pub(super) fn i29_submitted_functions_queue_on_host_and_worker() {
         for name in ["cpu", "offload:0"] {
             let chain = Chain::on(name);
             for at in 0..300 {
@@ -295,7 +298,7 @@ mod tests {
     }
 
     /// After each kill, what a step had left is right, or lost with an error. `DML_KILLS` sets their number.
-    pub(super) fn kills_of_a_worker_in_mid_stream() {
+    pub(super) fn i29_kills_of_a_worker_in_mid_stream() {
         const STEPS: u32 = 200;
         let kills = std::env::var("DML_KILLS").map_or(20, |kills| kills.parse().expect("a number"));
         let (mut ended, mut failed) = (0, 0);
