@@ -106,6 +106,10 @@ impl Submitted {
 
     /// Returns the mark behind the kernel, made now if there is none; `None` if the kernel has ended.
     fn mark(&self) -> Result<Option<Mark>, TransferError> {
+        // In a fork, a thread that does not exist may hold the lock.
+        if !self.session.is_here() {
+            return Err(TransferError::DeviceLost { loss: None });
+        }
         let marks = &self.session.marks;
         loop {
             match marks.ask(self.number) {
