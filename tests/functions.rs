@@ -286,6 +286,18 @@ mod tests {
                 assert_eq!(chain.value(2), Ok(expected(2)));
             }
         }
+        // A function of the host cannot wait for its own stream, from no thread that it runs on.
+        let chain = Chain::on("cpu");
+        let (says, said) = std::sync::mpsc::channel();
+        let (settles, device) = (chain.platform.clone(), chain.device);
+        let settles = move |_: &mut Call<'_>| {
+            let _ = says.send(settles.settle(device));
+            Ok(())
+        };
+        let (_, settles) = launch::host(&chain.platform, settles).unwrap().remove(0);
+        chain.platform.submit(device, &Arc::new(settles)).items(1).unwrap().wait().unwrap();
+        let settled = said.recv().unwrap();
+        assert!(matches!(settled, Err(SubmitError::OnStream)), "{settled:?}");
         // A function of the host runs while its submitter goes on.
         let chain = Chain::on("cpu");
         let first = chain.submit(0, WAITS).unwrap();

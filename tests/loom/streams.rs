@@ -477,3 +477,44 @@ fn l04_a_view_of_the_host_waits_for_a_kernel_whose_input_is_copied() {
         end_all([from, to]);
     });
 }
+
+/// As [`Step`], but the launch computes.
+struct Computes(Arc<Device>);
+
+impl Launcher for Computes {
+    fn check(&self, _arguments: &[LaunchArg]) -> Result<(), Misfit> {
+        Ok(())
+    }
+
+    fn runs_in_order(&self) -> bool {
+        true
+    }
+
+    fn runs_within_launch(&self) -> bool {
+        true
+    }
+
+    fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
+        self.0.assert_idle();
+        Step(self.0.clone()).launch(launch, grants)?.wait().map_err(LaunchError::failed)?;
+        Ok(Fence::done(0))
+    }
+}
+
+/// A launch that computes is made once the kernels before it have ended, and those behind it after that.
+#[test]
+fn l04_a_launch_computes_between_kernels_that_queue() {
+    explore_within(2, || {
+        let (mine, device) = scene(Fails::Nothing);
+        let computes = Arc::new(Computes(device.clone()));
+        step(&mine, &device, 1).expect("launched");
+        let submit = mine.machine.platform.submit(CPU, &computes).read_write(&mine.buffer).scalar(2_u32);
+        submit.items(1).expect("submitted");
+        let theirs = mine.clone();
+        let settler = thread::spawn(move || settle(&theirs).expect("no kernel fails"));
+        step(&mine, &device, 3).expect("submitted").wait().expect("no kernel fails");
+        settler.join().expect("the settler ends");
+        assert_eq!((device.ended(), mine.read(CPU, ALL)), (3, after(after(after(0, 1), 2), 3)));
+        mine.end();
+    });
+}

@@ -117,6 +117,41 @@ fn i29_a_prefetch_travels_behind_the_kernel_that_writes_its_bytes() {
     assert!(platform.leaked_grants().is_empty());
 }
 
+/// A waker that a stream calls cannot wait for a prefetch, which may wait for that stream.
+#[test]
+fn i29_a_waker_that_a_stream_calls_does_not_wait_for_a_prefetch() {
+    struct Waits(Buffer<u32>, DeviceId, Mutex<Option<Result<(), AcquireError>>>);
+
+    impl Wake for Waits {
+        fn wake(self: Arc<Self>) {
+            let waited = self.0.prefetch(self.1, ..).wait();
+            *self.2.lock().unwrap() = Some(waited);
+        }
+    }
+
+    let (platform, devices) = platform(1);
+    let kernel = Arc::new(Pending(Mutex::default()));
+    let buffer = platform.buffer_from(vec![1_u32]).unwrap();
+    let submit = || platform.submit(devices[0], &kernel).read_write(&buffer).items(1).unwrap();
+    let (mut first, second) = (submit(), submit());
+    let waits = Arc::new(Waits(buffer.clone(), platform.host().unwrap(), Mutex::default()));
+    let waker = waits.clone().into();
+    assert!(Pin::new(&mut first).poll(&mut Context::from_waker(&waker)).is_pending());
+    let [ends_first, ends_second]: [Signaller; 2] =
+        kernel.0.lock().unwrap().drain(..).collect::<Vec<_>>().try_into().ok().expect("two kernels");
+    ends_first.end(Ok(0));
+    let begun = Instant::now();
+    while waits.2.lock().unwrap().is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the waker waits");
+        std::thread::yield_now();
+    }
+    ends_second.end(Ok(0));
+    let waited = waits.2.lock().unwrap().take();
+    assert!(matches!(waited, Some(Err(AcquireError::OnStream { .. }))), "{waited:?}");
+    watched("the second kernel", move || second.wait()).join().unwrap();
+    assert!(platform.leaked_grants().is_empty());
+}
+
 /// A waker that panics, and one that drops the prefetch, are called by the thread that ends the kernel.
 #[test]
 fn i29_wakers_of_a_prefetch_behind_a_kernel_may_panic_and_drop_it() {

@@ -268,7 +268,9 @@ impl Stream {
         if self.poll(self.in_the_way(), waker) { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Adds a kernel, and returns its number. `failures` is the number of [`failures`](Self::failures) before it asked for its buffers.
+    /// Adds a kernel, and returns its number.
+    ///
+    /// `failures` is the number of [`failures`](Self::failures) before it asked for its buffers.
     pub(crate) fn push(
         self: &Arc<Self>,
         (work, start): (Box<dyn Work>, Start),
@@ -376,7 +378,7 @@ impl Stream {
             }
             if state.awaited >= first || first == running || until != u64::MAX {
                 let last = state.short_batch(batch);
-                if !state.to_launch.is_empty() && until == u64::MAX {
+                if state.launches_next() && until == u64::MAX {
                     // A wait would query the driver all the time, and slow the launches down.
                     let (now, has_ended) = self.with_work(state, last, |work| work.has_ended());
                     state = now;

@@ -9,6 +9,7 @@ use crate::base::guard::{guard, quietly};
 use crate::base::names::BufferName;
 use crate::base::sync::{Condvar, Mutex, MutexGuard};
 use crate::buffer::error::AcquireError;
+use crate::platform::stream::is_on_stream;
 use crate::request::acquire::{Acquire, AcquireFuture};
 use crate::request::grant::Grants;
 use std::fmt;
@@ -103,10 +104,13 @@ impl Behind {
         self.state.lock()
     }
 
-    /// Waits for the end. Returns `None` after the deadline.
+    /// Waits for the end, unless a stream called the code that would wait. Returns `None` after the deadline.
     pub(super) fn wait(&self, deadline: Option<Instant>) -> Option<Result<(), AcquireError>> {
         let mut state = self.state.lock();
         while state.ended.is_none() {
+            if is_on_stream() {
+                return Some(Err(AcquireError::OnStream { buffer: self.buffer.clone() }));
+            }
             match deadline {
                 None => state = self.has_ended.wait(state),
                 Some(deadline) => {

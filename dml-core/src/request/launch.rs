@@ -473,8 +473,10 @@ pub trait Launcher: Send + Sync {
         false
     }
 
-    /// Returns whether a launch computes: it returns when the kernel has ended. When such a kernel is
-    /// [submitted](crate::Platform::submit), a thread of the stream launches it, once those before it have ended.
+    /// Returns whether a launch computes: it returns when the kernel has ended.
+    ///
+    /// When such a kernel is [submitted](crate::Platform::submit), a thread of the stream launches it. All
+    /// kernels before it have ended by then.
     fn runs_within_launch(&self) -> bool {
         false
     }

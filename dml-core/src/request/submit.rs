@@ -209,9 +209,9 @@ impl<'a> Submit<'a> {
         self
     }
 
-    /// Launches the kernel, once its buffers are granted. It waits for other users of them, for copies of
-    /// what the kernel changes, and for room on a stream with very many kernels, but for no kernel before it
-    /// on its own stream.
+    /// Launches the kernel, once its buffers are granted. The call waits for other users of them, and for
+    /// copies of what the kernel changes. On a stream with very many kernels, it waits for room. It waits for
+    /// no kernel before it on its own stream.
     ///
     /// # Errors
     /// [`SubmitError`], but for [`SubmitError::Failed`]. A thread that holds grants or views gets
@@ -498,9 +498,9 @@ impl Platform {
     /// Waits until all kernels that were submitted to a device so far have ended.
     ///
     /// # Errors
-    /// [`SubmitError::Failed`] with the first failure since the last call that no submission has returned;
-    /// [`SubmitError::OnStream`] in code that a stream calls, if a kernel has not ended;
-    /// [`SubmitError::Acquire`] if the device has no memory.
+    /// - [`SubmitError::Failed`]: the first failure since the last call that no submission has returned.
+    /// - [`SubmitError::OnStream`]: a stream called this code, and a kernel has not ended.
+    /// - [`SubmitError::Acquire`]: the device has no memory.
     pub fn settle(&self, device: DeviceId) -> Result<(), SubmitError> {
         let stream = self.0.streams.of(self.home_of(device)?);
         let number = stream.given();

@@ -133,7 +133,7 @@ impl Stream {
 
 impl State {
     /// Returns whether the launching thread has to launch next.
-    fn launches_next(&mut self) -> bool {
+    pub(super) fn launches_next(&mut self) -> bool {
         let next = self.to_launch.front().copied();
         next.and_then(|number| self.entry(number)).is_some_and(|entry| !entry.computes)
     }
