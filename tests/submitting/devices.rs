@@ -137,8 +137,8 @@ fn i29_a_waker_that_a_stream_calls_does_not_wait_for_a_prefetch() {
     let waits = Arc::new(Waits(buffer.clone(), platform.host().unwrap(), Mutex::default()));
     let waker = waits.clone().into();
     assert!(Pin::new(&mut first).poll(&mut Context::from_waker(&waker)).is_pending());
-    let [ends_first, ends_second]: [Signaller; 2] =
-        kernel.0.lock().unwrap().drain(..).collect::<Vec<_>>().try_into().ok().expect("two kernels");
+    let mut ends: Vec<_> = kernel.0.lock().unwrap().drain(..).collect();
+    let (ends_second, ends_first) = (ends.pop().unwrap(), ends.pop().unwrap());
     ends_first.end(Ok(0));
     let begun = Instant::now();
     while waits.2.lock().unwrap().is_none() {
