@@ -240,11 +240,14 @@ fn i29_code_that_a_stream_calls_does_not_wait_for_it() {
     queue.gate.set(false);
     let first = steps((&platform, cpu, &queue), [&a, &b], 1..=HERE);
     let (says, said) = channel();
+    let (has_submitted, is_submitted) = channel();
     let calls_back = {
         let (platform, queue) = (Platform::clone(&platform), queue.clone());
         let (first, a, b, c, e) = (first.clone(), a.clone(), b.clone(), c.clone(), e.clone());
         move || {
             let stream = (&platform, cpu, &queue);
+            // Before that, its own kernel may still have `c`, which would be another refusal.
+            is_submitted.recv().unwrap();
             // Of what its own kernel writes, it would have to wait.
             let submitted = step(stream, (&b, &e), HERE + 2).map(|behind| behind.number());
             let waits = [platform.settle(cpu), first.wait(), own(stream, (&a, &c), 9).map(drop)];
@@ -253,6 +256,7 @@ fn i29_code_that_a_stream_calls_does_not_wait_for_it() {
     };
     let calls_back = Arc::new(CallsBack(queue.clone(), Mutex::new(Some(Box::new(calls_back)))));
     platform.submit(cpu, &calls_back).read(&a).write(&c).scalar(HERE + 1).items(1).unwrap();
+    has_submitted.send(()).unwrap();
     let (submitted, waits, read) = said.recv().unwrap();
     assert_eq!(submitted.unwrap(), u64::from(HERE + 2));
     for waited in waits {
