@@ -106,6 +106,10 @@ impl CrossArena for Priced {
     fn copy(&self, job: CopyJob) -> Result<Fence, TransferError> {
         self.mechanism.copy(job)
     }
+
+    fn copy_behind(&self, job: CopyJob, kernel: &Fence) -> Result<Fence, TransferError> {
+        self.mechanism.copy_behind(job, kernel)
+    }
 }
 
 #[cfg(test)]

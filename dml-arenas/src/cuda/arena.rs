@@ -3,7 +3,7 @@
 use super::block::CudaBlock;
 use super::error::alloc_error;
 use super::kernel::Program;
-use super::session::{Session, Way};
+use super::session::{KERNELS, Session, Way};
 use crate::compiled::{BuildCause, Programs};
 use cudarc::driver::sys::{CUresult, cuMemcpyDtoHAsync_v2, cuMemcpyHtoDAsync_v2, cuMemsetD8Async};
 use dml_core::internal::sync::Arc;
@@ -118,6 +118,21 @@ impl CudaArena {
         );
         self.own(block)
     }
+
+    fn copy_out_on(&self, way: Way, copy: CopyOut) -> Result<Fence, TransferError> {
+        let own = self.ready(copy.block(), copy.span());
+        if copy.is_empty() {
+            return Ok(Fence::done(0));
+        }
+        let (from, bytes) = (own.at(copy.span().start()), copy.len());
+        let to = copy.to().span().as_ptr().cast();
+        // SAFETY: as in `copy_in`, with a loan of the target.
+        unsafe {
+            self.session.command((way, "cuMemcpyDtoHAsync"), bytes, copy, |stream| {
+                cuMemcpyDtoHAsync_v2(to, from, bytes as usize, stream)
+            })
+        }
+    }
 }
 
 impl Arena for CudaArena {
@@ -189,17 +204,18 @@ impl Arena for CudaArena {
     }
 
     fn copy_out(&self, copy: CopyOut) -> Result<Fence, TransferError> {
-        let own = self.ready(copy.block(), copy.span());
-        if copy.is_empty() {
-            return Ok(Fence::done(0));
-        }
-        let (from, bytes) = (own.at(copy.span().start()), copy.len());
-        let to = copy.to().span().as_ptr().cast();
-        let way = (Way::Outward, "cuMemcpyDtoHAsync");
-        // SAFETY: as in `copy_in`, with a loan of the target.
-        unsafe {
-            self.session
-                .command(way, bytes, copy, |stream| cuMemcpyDtoHAsync_v2(to, from, bytes as usize, stream))
+        self.copy_out_on(Way::Outward, copy)
+    }
+
+    fn launch_behind(&self, transfers: &[&Fence]) -> bool {
+        self.session.waits_for(&KERNELS, transfers)
+    }
+
+    fn copy_out_behind(&self, copy: CopyOut, kernel: &Fence) -> Result<Fence, TransferError> {
+        // No other copy waits for this kernel, because those to host memory have a stream of their own.
+        match self.session.waits_for(&[Way::Results], &[kernel]) {
+            true => self.copy_out_on(Way::Results, copy),
+            false => Err(TransferError::Infeasible),
         }
     }
 

@@ -137,6 +137,11 @@ impl Command {
         Self { call, lane: lane.clone(), number, event, bytes, keep, told: None }
     }
 
+    /// Returns the event behind the command, if it is one of this session.
+    pub(super) fn event_of(&self, session: &Arc<Session>) -> Option<CUevent> {
+        Arc::ptr_eq(&self.event.session, session).then_some(self.event.raw.0)
+    }
+
     /// Waits for the end, then drops the resources of the command and the waker.
     fn result(&mut self) -> Result<u64, TransferError> {
         let ended = self.event.wait(self.call, MOMENT);
@@ -171,6 +176,10 @@ impl Completion for Command {
     fn has_ended(&self) -> bool {
         // The driver reports no events of a lost device, but the lane's thread has waited for it.
         self.event.has_come() || self.told.as_ref().is_some_and(Completion::has_ended)
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 }
 

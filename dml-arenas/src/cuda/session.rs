@@ -4,6 +4,7 @@
 //!   kernels   launches, and commands of frameworks; two further streams for concurrent launches
 //!   inward    host memory ──▶ device, fills         each in order, all at once: core keeps commands on the
 //!   outward   device ──▶ host memory                same bytes apart
+//!   results   device ──▶ host memory, behind a kernel
 //!   peers     device ──▶ another GPU
 //!   aside     allocations and frees
 //! ```
@@ -27,6 +28,7 @@ use cudarc::driver::sys::{
 };
 use dml_core::internal::sync::{Arc, Mutex};
 use dml_core::{Fence, NativeHandle, TransferError};
+use smallvec::SmallVec;
 use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -43,7 +45,7 @@ const KEPT: u64 = 16;
 /// The driver's handle of the calling thread's default stream (`CU_STREAM_PER_THREAD`).
 const STREAM_PER_THREAD: usize = 2;
 /// The number of streams for commands, one for each [`Way`].
-const LANES: usize = 6;
+const LANES: usize = 7;
 /// Maximum number of events that are kept for later commands.
 const MOST_EVENTS: usize = 256;
 
@@ -82,11 +84,13 @@ pub(super) enum Way {
     FurtherBeside,
     Inward,
     Outward,
+    /// Device to host, behind a kernel that may still be running.
+    Results,
     Peers,
 }
 
 /// The ways of kernels. Only the stream of the first one is public.
-const KERNELS: [Way; 3] = [Way::Kernels, Way::Beside, Way::FurtherBeside];
+pub(super) const KERNELS: [Way; 3] = [Way::Kernels, Way::Beside, Way::FurtherBeside];
 
 /// A GPU's context, streams and pool. Blocks, kernels and fences hold the session, so it outlives them.
 ///
@@ -607,6 +611,22 @@ impl Session {
                 check(WAIT, unsafe { cuStreamWaitEvent(self.lane(kernels).stream(), event.raw(), 0) })
             });
             waits.map_err(|failure| self.failed(failure))
+        })
+    }
+
+    /// Makes a stream wait for commands of this session, given by their fences. Returns whether it does: not
+    /// for a fence of other work, nor after a failed call.
+    pub(super) fn waits_for(self: &Arc<Self>, ways: &[Way], commands: &[&Fence]) -> bool {
+        let events = commands.iter().filter(|fence| !fence.is_done());
+        let events = events.map(|fence| fence.completion::<Command>()?.event_of(self));
+        let Some(events) = events.collect::<Option<SmallVec<[CUevent; 4]>>>() else { return false };
+        let Ok(_entered) = self.enter() else { return false };
+        ways.iter().all(|&way| {
+            events.iter().all(|&event| {
+                // SAFETY: a recorded event, and a live stream of its context.
+                let waits = unsafe { cuStreamWaitEvent(self.lane(way).stream(), event, 0) };
+                check(WAIT, waits).map_err(|failure| self.note(failure)).is_ok()
+            })
         })
     }
 

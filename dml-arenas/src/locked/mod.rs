@@ -99,6 +99,20 @@ impl<M: CrossArena> CrossArena for PageLocking<M> {
             None => self.mechanism.copy(job),
         }
     }
+
+    fn copy_behind(&self, job: CopyJob, kernel: &Fence) -> Result<Fence, TransferError> {
+        let is_locked = |block| {
+            main_mem::page_locks(block).is_some_and(|(locks, memory)| {
+                let asked = (self.locker.holder(), &self.budget);
+                locks.transfer(asked, (0, memory.len()), |_| false, || None)
+            })
+        };
+        // Pageable memory would be transferred through a buffer of the driver, by this thread.
+        if !is_locked(job.to().block) {
+            return Err(TransferError::Infeasible);
+        }
+        self.mechanism.copy_behind(job, kernel)
+    }
 }
 
 /// A mechanism that copies in the process that created it, but not in its forks.
@@ -129,6 +143,10 @@ impl<M: CrossArena> CrossArena for Here<M> {
         } else {
             Err(TransferError::DeviceLost { loss: None })
         }
+    }
+
+    fn copy_behind(&self, job: CopyJob, kernel: &Fence) -> Result<Fence, TransferError> {
+        if self.origin.is_here() { self.mechanism.copy_behind(job, kernel) } else { Err(TransferError::Infeasible) }
     }
 }
 

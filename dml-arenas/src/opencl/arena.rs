@@ -219,6 +219,35 @@ impl Arena for OpenClArena {
         self.session.fence("clEnqueueReadBuffer", Enqueued::on(queue, enqueued), bytes, copy)
     }
 
+    fn launch_behind(&self, transfers: &[&Fence]) -> bool {
+        self.session.launches_behind(transfers)
+    }
+
+    fn copy_out_behind(&self, copy: CopyOut, kernel: &Fence) -> Result<Fence, TransferError> {
+        let (own, unmapped) = self.ready(copy.block(), copy.span());
+        let Some(mut events) = self.session.events_of(&[kernel]) else {
+            return Err(TransferError::Infeasible);
+        };
+        let bytes = copy.len();
+        if copy.is_empty() {
+            return Ok(Fence::done(0));
+        }
+        // A wait in another queue does not submit the kernel.
+        self.session.submit_all();
+        let queue = self.session.results()?;
+        events.extend(unmapped.after().event());
+        let (start, size) = (copy.span().start() as usize, bytes as usize);
+        let (count, list) = (events.len() as u32, events.as_ptr());
+        let list = if events.is_empty() { std::ptr::null() } else { list };
+        let target = copy.to().span().as_ptr().cast();
+        // SAFETY: as in `copy_out`; the events are of this context, and live in this call.
+        let enqueued = unsafe {
+            enqueue_read_buffer(queue, own.mem(), CL_NON_BLOCKING, start, size, target, count, list)
+        };
+        drop(unmapped);
+        self.session.fence("clEnqueueReadBuffer", Enqueued::on(queue, enqueued), bytes, copy)
+    }
+
     fn fill(&self, fill: Fill) -> Result<Fence, TransferError> {
         let (span, byte) = (fill.span(), fill.byte());
         let (own, unmapped) = self.ready(fill.block(), span);

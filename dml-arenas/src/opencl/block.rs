@@ -51,6 +51,11 @@ impl Mapping {
 pub(super) struct WaitList(Option<cl_event>);
 
 impl WaitList {
+    /// Returns the event, if there is one.
+    pub(super) fn event(&self) -> Option<cl_event> {
+        self.0
+    }
+
     /// Returns the number of events and their address.
     pub(super) fn parts(&self) -> (u32, *const cl_event) {
         self.0.as_ref().map_or((0, std::ptr::null()), |event| (1, std::ptr::from_ref(event)))

@@ -100,6 +100,10 @@ impl Completion for Command {
         self.session.submit_all();
         !self.session.is_here() || has_ended(&self.event)
     }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
 }
 
 /// A watched command. The driver references it until it calls back, the queue until the command has ended.

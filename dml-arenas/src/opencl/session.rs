@@ -32,6 +32,7 @@ use opencl3::context::context::create_context;
 use opencl3::error_codes::CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST;
 use opencl3::event::{CL_COMPLETE, CL_EVENT_COMMAND_EXECUTION_STATUS, get_event_info, wait_for_events};
 use opencl3::types::{cl_command_queue, cl_context, cl_event};
+use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -58,8 +59,9 @@ pub(super) struct Session {
     /// The additional queues for kernels that may overlap; empty on a device where they do not.
     further: Vec<Queue>,
     beside: Beside,
-    /// The queues for transfers to the device and from it; `None` if the kernels' queue takes them too.
-    transfers: Option<(Queue, Queue)>,
+    /// The queues for transfers to the device, from it, and from it behind a kernel that may still be running;
+    /// `None` if the kernels' queue takes them too.
+    transfers: Option<[Queue; 3]>,
     /// The queue for commands on blocks that no other command uses yet. They wait for no other command.
     aside: Queue,
     context: Context,
@@ -175,7 +177,7 @@ impl Session {
             // SAFETY: the queue was just created, and its only reference is taken over here.
             queue.map(|queue| unsafe { Queue::own(queue) }).map_err(failed("clCreateCommandQueue"))
         };
-        let transfers = if part.overlaps { Some((open_queue()?, open_queue()?)) } else { None };
+        let transfers = if part.overlaps { Some([open_queue()?, open_queue()?, open_queue()?]) } else { None };
         let has_further = part.overlaps && part.sort != Sort::Cpu;
         let further = (1..if has_further { KERNEL_QUEUES } else { 1 })
             .map(|_| open_queue())
@@ -254,7 +256,7 @@ impl Session {
     /// # Errors
     /// [`TransferError::DeviceLost`] in a fork.
     pub(super) fn inward(&self) -> Result<cl_command_queue, TransferError> {
-        let queue = self.transfers.as_ref().map_or(&self.kernels, |(inward, _)| inward);
+        let queue = self.transfers.as_ref().map_or(&self.kernels, |[inward, ..]| inward);
         self.expect_here().map(|()| queue.raw())
     }
 
@@ -263,8 +265,47 @@ impl Session {
     /// # Errors
     /// [`TransferError::DeviceLost`] in a fork.
     pub(super) fn outward(&self) -> Result<cl_command_queue, TransferError> {
-        let queue = self.transfers.as_ref().map_or(&self.kernels, |(_, outward)| outward);
+        let queue = self.transfers.as_ref().map_or(&self.kernels, |[_, outward, _]| outward);
         self.expect_here().map(|()| queue.raw())
+    }
+
+    /// Returns the queue of transfers from the device behind a kernel, for use in one call.
+    ///
+    /// # Errors
+    /// [`TransferError::DeviceLost`] in a fork.
+    pub(super) fn results(&self) -> Result<cl_command_queue, TransferError> {
+        let queue = self.transfers.as_ref().map_or(&self.kernels, |[.., results]| results);
+        self.expect_here().map(|()| queue.raw())
+    }
+
+    /// Returns the events of commands of this session, given by their fences; `None` if one is other work.
+    pub(super) fn events_of(&self, commands: &[&Fence]) -> Option<SmallVec<[cl_event; 4]>> {
+        let running = commands.iter().filter(|fence| !fence.is_done());
+        let events = running.map(|fence| {
+            let command = fence.completion::<Command>()?;
+            (command.session.id == self.id).then(|| command.event.raw())
+        });
+        events.collect()
+    }
+
+    /// Makes the queues of kernels wait for transfers to the device. Returns whether they do.
+    pub(super) fn launches_behind(&self, transfers: &[&Fence]) -> bool {
+        let Some(events) = self.events_of(transfers).filter(|_| self.is_here()) else { return false };
+        let Some([inward, ..]) = self.transfers.as_ref().filter(|_| !events.is_empty()) else {
+            // The kernels' queue has the transfers, and there is no other one.
+            return true;
+        };
+        // A wait in another queue does not submit this queue's commands.
+        let begun = flush(inward.raw()).map_err(|code| self.failed(FLUSH_BEFORE, code));
+        let mut queues = self.further.iter().chain([&self.kernels]);
+        begun.is_ok()
+            && queues.all(|queue| {
+                // SAFETY: a live queue and events of its context, which the fences keep.
+                let barrier = unsafe {
+                    enqueue_barrier_with_wait_list(queue.raw(), events.len() as u32, events.as_ptr())
+                };
+                self.event(BARRIER, barrier).is_ok()
+            })
     }
 
     /// Returns the queue for blocks that no other command uses yet, for use in one call.
@@ -287,7 +328,7 @@ impl Session {
     /// numbers, also in a fork.
     pub(super) fn native(&self) -> ([NativeHandle; 3], NativeHandle) {
         let (inward, outward) =
-            self.transfers.as_ref().map_or((&self.kernels, &self.kernels), |(a, b)| (a, b));
+            self.transfers.as_ref().map_or((&self.kernels, &self.kernels), |[a, b, _]| (a, b));
         let queues = [&self.kernels, inward, outward].map(|queue| NativeHandle(queue.raw().addr()));
         (queues, NativeHandle(self.context.raw().addr()))
     }

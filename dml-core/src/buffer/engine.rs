@@ -10,7 +10,7 @@
 
 use crate::base::counters::Operation;
 use crate::base::guard::{guard, quietly};
-use crate::base::id::{ArenaId, DeviceId};
+use crate::base::id::{ArenaId, DeviceId, OwnerId};
 use crate::base::names::BufferName;
 use crate::base::spans::TraceSpan;
 use crate::base::sync::Arc;
@@ -60,6 +60,8 @@ pub(crate) struct Run {
     is_over: bool,
     /// The signal that stops the run, if it can be stopped.
     stop: Option<Stop>,
+    /// Whether the copies are those of a kernel whose grant has not been released.
+    is_behind: bool,
 }
 
 /// A signal to a run to begin no further step. All clones are one signal.
@@ -84,6 +86,8 @@ enum Pause<'a> {
     Leave(&'a Waker),
     /// Returns as pending, without polling a fence.
     Stay,
+    /// As `Stay`. Copies begin behind this kernel.
+    Behind(&'a Fence),
 }
 
 /// The next task, with the parts of the buffer's storage that it needs.
@@ -132,7 +136,42 @@ type Ends = SmallVec<[(ArenaId, BlockRef); 2]>;
 impl Run {
     pub(crate) fn new(buffer: &RawBuffer, plan: SyncPlan, origin: &'static Location<'static>) -> Self {
         let (buffer, execution, pending) = (buffer.clone(), Execution::new(plan), VecDeque::new());
-        Self { buffer, execution, pending, failed: None, origin, is_over: false, stop: None }
+        Self { buffer, execution, pending, failed: None, origin, is_over: false, stop: None, is_behind: false }
+    }
+
+    /// Begins the copies of a kernel's results to an arena, behind the kernel. `None` if they cannot begin
+    /// yet.
+    pub(crate) fn behind(
+        buffer: &RawBuffer,
+        (grant, goal): (OwnerId, ArenaId),
+        kernel: &Fence,
+        origin: &'static Location<'static>,
+    ) -> Option<Self> {
+        let plan = buffer.0.change(|locked, routes| locked.state.results(routes, grant, goal))?;
+        let mut run = Self::new(buffer, plan, origin);
+        run.is_behind = true;
+        run.go_on(Pause::Behind(kernel)).is_pending().then_some(run)
+    }
+
+    /// Completes the copies of a kernel's results, whose grant has been released.
+    pub(crate) fn complete_behind(mut self) -> Result<(), AcquireError> {
+        self.is_behind = false;
+        for RunningCopy { copy, .. } in &mut self.pending {
+            copy.begun = Instant::now();
+            self.buffer.0.record(|| copy.copy.begun());
+        }
+        self.wait().map(drop)
+    }
+
+    /// Returns whether the copies in flight are known to have ended.
+    pub(crate) fn have_copies_ended(&self) -> bool {
+        self.pending.iter().all(|pending| guard(|| pending.fence.has_ended()).unwrap_or(false))
+    }
+
+    /// Returns the fences of the copies in flight, if they are all that remains to be done.
+    pub(crate) fn last_fences(&self) -> Option<impl Iterator<Item = &Fence>> {
+        let is_last = self.failed.is_none() && self.execution.has_begun_all();
+        is_last.then(|| self.pending.iter().map(|pending| &pending.fence))
     }
 
     /// Sets the signal that stops the run before its next step.
@@ -191,7 +230,7 @@ impl Run {
                 Task::Allocate(arena) => self.allocate(arena),
                 Task::Bind(binding, backing, root_host) => self.bind(binding, backing, root_host),
                 Task::Map(change, block, host) => self.map(change, block, host),
-                Task::Copy(copy, ends) => self.copy(copy, ends),
+                Task::Copy(copy, ends) => self.copy(copy, ends, pause),
                 Task::Next => self.next(),
                 Task::Refused(refusal) => {
                     self.failed(self.buffer().refused(refusal));
@@ -222,10 +261,10 @@ impl Run {
 
     /// Changes the buffer under its lock, and starts the next task.
     fn turn<R>(&mut self, act: impl FnOnce(&mut Turn<'_>) -> R) -> (R, Task) {
-        let Self { buffer, execution, origin, stop, .. } = self;
-        let stops = stop.as_ref().is_some_and(Stop::is_said);
+        let Self { buffer, execution, origin, stop, is_behind, .. } = self;
+        let (stops, is_behind) = (stop.as_ref().is_some_and(Stop::is_said), *is_behind);
         buffer.0.change(|locked, routes| {
-            let mut turn = Turn { buffer: &buffer.0, locked, routes, execution, origin, stops };
+            let mut turn = Turn { buffer: &buffer.0, locked, routes, execution, origin, stops, is_behind };
             let result = act(&mut turn);
             (result, turn.next())
         })
@@ -239,7 +278,7 @@ impl Run {
             // others.
             Pause::Wait(Wait::Awaken(waker)) => self.poll_copies(waker, 0),
             Pause::Leave(waker) => self.poll_copies(waker, usize::MAX),
-            Pause::Stay => None,
+            Pause::Stay | Pause::Behind(_) => None,
             Pause::Wait(Wait::Try | Wait::Until(_)) => self.pending.front_mut().map(|pending| {
                 let fence = std::mem::replace(&mut pending.fence, Fence::done(0));
                 (0, called(|| fence.wait()))
@@ -464,7 +503,12 @@ impl Run {
         task
     }
 
-    fn copy(&mut self, copy: CopyOp, CopyEnds { from, to, map_changes }: CopyEnds) -> Task {
+    fn copy(
+        &mut self,
+        copy: CopyOp,
+        CopyEnds { from, to, map_changes }: CopyEnds,
+        pause: Pause<'_>,
+    ) -> Task {
         let (platform, span) = (&self.buffer().platform, copy.span);
         let (begun, loan) = (Instant::now(), Loan::default());
         let source = copy.from().zip(from.as_ref()).map(|(arena, end)| (arena, end.block.clone()));
@@ -480,7 +524,13 @@ impl Run {
             (CopyKind::Bytes { from: source, link, .. }, Some(from)) => {
                 let (from, to) = (job_end(source, from), job_end(copy.to, to));
                 let job = CopyJob::new(from, to, span, &platform.0.counters, &loan);
-                told.within(|| called(|| platform.cross_arena(link).copy(job)))
+                let mechanism = platform.cross_arena(link);
+                told.within(|| {
+                    called(|| match pause {
+                        Pause::Behind(kernel) => mechanism.copy_behind(job, kernel),
+                        _ => mechanism.copy(job),
+                    })
+                })
             }
             _ => {
                 platform.counters().count(Operation::Fill);
@@ -519,6 +569,9 @@ impl Run {
         let mut moved = result.and_then(|done_bytes| moved_all(requested_bytes, done_bytes));
         if loan.is_out() {
             moved = Err(TransferError::StillLent);
+        } else if self.is_behind {
+            // What came is not the contents of a commit.
+            moved = moved.and(Err(TransferError::Infeasible));
         }
         let found = self.map_states(ends);
         drop(span);
@@ -605,6 +658,7 @@ struct Turn<'a> {
     origin: &'static Location<'static>,
     /// Whether the run has been stopped.
     stops: bool,
+    is_behind: bool,
 }
 
 impl Turn<'_> {
@@ -632,7 +686,10 @@ impl Turn<'_> {
                 Task::Map((arena, device, target), block, host)
             }
             Next::Do(Step::Copy(copy)) => {
-                self.buffer.record(|| copy.begun());
+                // A copy behind a kernel moves no byte before that has ended.
+                if !self.is_behind {
+                    self.buffer.record(|| copy.begun());
+                }
                 if let CopyKind::Refresh { .. } = copy.kind {
                     // The map state has already changed, so the bytes are valid.
                     let reported = self.report(Step::Copy(copy), Report::Done);

@@ -103,7 +103,7 @@ impl Locked {
     }
 
     /// Returns the part of an arena's storage that a grant hands out.
-    pub(super) fn to_hand_out(&self, arena: ArenaId) -> Option<Handout> {
+    pub(crate) fn to_hand_out(&self, arena: ArenaId) -> Option<Handout> {
         let (_, storage) = self.storages.iter().find(|(id, _)| *id == arena)?;
         Some(Handout { block: storage.block.clone(), host: storage.native_host() })
     }

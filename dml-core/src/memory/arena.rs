@@ -175,6 +175,26 @@ pub trait Arena: Any + Send + Sync + fmt::Debug {
     /// [`TransferError`] if the fill could not be started.
     fn fill(&self, fill: Fill) -> Result<Fence, TransferError>;
 
+    /// Has every kernel that is launched from now on begin on the device behind these transfers to the arena.
+    /// Returns whether it will; if not, core waits for the transfers before the launch.
+    ///
+    /// Core calls this before it launches a kernel on blocks that the transfers fill, if the kernel's launcher
+    /// [runs in order](crate::Launcher::runs_in_order). The default returns `false`.
+    fn launch_behind(&self, transfers: &[&Fence]) -> bool {
+        let _ = transfers;
+        false
+    }
+
+    /// As [`copy_out`](Self::copy_out), but the copy begins on the device behind a kernel that was launched.
+    ///
+    /// # Errors
+    /// [`TransferError::Infeasible`], the default, if the arena cannot order the two. Core then begins the
+    /// copy after it has waited for the kernel.
+    fn copy_out_behind(&self, copy: CopyOut, kernel: &Fence) -> Result<Fence, TransferError> {
+        let _ = (copy, kernel);
+        Err(TransferError::Infeasible)
+    }
+
     /// Returns a fence for the end of all work launched on the arena so far. Core waits for it before it
     /// takes back storage that was handed out for writing and is not released normally.
     ///

@@ -60,6 +60,16 @@ pub trait CrossArena: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`TransferError`] if the copy could not be started.
     fn copy(&self, job: CopyJob) -> Result<Fence, TransferError>;
+
+    /// As [`copy`](Self::copy), but the copy begins on the device behind a kernel of the source.
+    ///
+    /// # Errors
+    /// [`TransferError::Infeasible`], the default, if the mechanism cannot order the two. Core then begins
+    /// the copy after it has waited for the kernel.
+    fn copy_behind(&self, job: CopyJob, kernel: &Fence) -> Result<Fence, TransferError> {
+        let _ = (job, kernel);
+        Err(TransferError::Infeasible)
+    }
 }
 
 /// One end of a copy.
@@ -184,6 +194,18 @@ impl CopyJob {
         let target = host_of(&self.to)?.target(self.span, &self.loan);
         self.counters.count(Operation::Read);
         self.from.arena.copy_out(CopyOut::scheduled(&self.from.block, self.span.start(), target))
+    }
+
+    /// As [`read`](Self::read), behind a kernel of the source ([`Arena::copy_out_behind`]).
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), and [`TransferError::Infeasible`].
+    pub fn read_behind(self, kernel: &Fence) -> Result<Fence, TransferError> {
+        let target = host_of(&self.to)?.target(self.span, &self.loan);
+        let copy = CopyOut::scheduled(&self.from.block, self.span.start(), target);
+        let fence = self.from.arena.copy_out_behind(copy, kernel)?;
+        self.counters.count(Operation::Read);
+        Ok(fence)
     }
 
     /// Copies with the host's processor, which must be able to address both ends. The copy is done on return.

@@ -1,6 +1,8 @@
 //! Work that an arena has started, and the way to wait for its end.
 
+use crate::base::guard::guard;
 use crate::memory::error::TransferError;
+use std::any::Any;
 use std::fmt;
 use std::task::{Poll, Waker};
 
@@ -38,6 +40,12 @@ pub trait Completion: Send {
     /// and [`poll`](Completion::poll) report the end.
     fn has_ended(&self) -> bool {
         false
+    }
+
+    /// Returns the value for [`Fence::completion`], by which the arena finds its own event, to order further
+    /// work behind this one on the device.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
     }
 }
 
@@ -116,6 +124,15 @@ impl Fence {
     /// Returns whether the only way to learn the end of the work is to block.
     pub(crate) fn blocks(&self) -> bool {
         matches!(self.0, Some(Pending::Running(_)))
+    }
+
+    /// Returns what [`Completion::as_any`] returns for work that may be running, if it is of this type.
+    #[must_use]
+    pub fn completion<T: Any>(&self) -> Option<&T> {
+        match &self.0 {
+            Some(Pending::Awaited(completion)) => guard(|| completion.as_any()).ok()??.downcast_ref(),
+            _ => None,
+        }
     }
 
     /// Blocks until the work ends and returns how many bytes it moved.

@@ -78,6 +78,13 @@ impl CrossArena for HostStaged {
             (false, false) => job.stage(),
         }
     }
+
+    fn copy_behind(&self, job: CopyJob, kernel: &Fence) -> Result<Fence, TransferError> {
+        match (job.from.host.is_some(), job.to.host.is_some()) {
+            (false, true) => job.read_behind(kernel),
+            _ => Err(TransferError::Infeasible),
+        }
+    }
 }
 
 /// The mechanism for mapped memory: both ends are host memory or mapped for the host, and the host's

@@ -20,7 +20,7 @@ use crate::buffer::RawBuffer;
 use crate::buffer::error::AcquireError;
 use crate::buffer::wait::Wait;
 use crate::platform::Platform;
-use crate::request::acquisition::{Acquisition, Copies, Part};
+use crate::request::acquisition::{Acquisition, Part};
 use crate::request::grant::{Grants, Item};
 use crate::request::region::Region;
 use smallvec::SmallVec;
@@ -30,7 +30,7 @@ use std::ops::Range;
 use std::panic::Location;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 /// A request for one or more buffers, all in one arena.
@@ -62,6 +62,19 @@ pub(super) enum Purpose {
     Submission,
     /// A kernel on the stream of its arena, which can also wait for copies and then launch the kernel.
     SharedSubmission,
+    /// A kernel that is launched while copies are in flight.
+    Ahead,
+}
+
+impl Purpose {
+    pub(super) fn is_submission(self) -> bool {
+        matches!(self, Self::Submission | Self::SharedSubmission)
+    }
+
+    /// Returns whether copies of what is only read may be in flight with the grants.
+    pub(super) fn leaves_copies(self) -> bool {
+        matches!(self, Self::SharedSubmission | Self::Ahead)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -86,6 +99,16 @@ impl Acquire {
     /// default, it is the location of the call that finishes the acquire.
     pub fn located_at(mut self, origin: &'static Location<'static>) -> Self {
         self.origin = Some(origin);
+        self
+    }
+
+    /// Lets the grants be given while copies of what is only read are in flight, for a kernel that begins on
+    /// the device behind them: see [`Grants::before_launch`], which a launch of other code must call first.
+    /// Until then, these bytes may not be there, and [`Grants::read_bytes`] of them is
+    /// [`Busy`](AcquireError::Busy). A copy that fails is an error of the [release](Grants::release), which
+    /// then commits nothing.
+    pub fn ahead(mut self) -> Self {
+        self.purpose = Purpose::Ahead;
         self
     }
 
@@ -165,11 +188,6 @@ impl Acquire {
         AcquireFuture(self.acquisition().map(Acquisition::of_a_sleeper))
     }
 
-    /// Acquires everything, up to the copies that are left to a stream.
-    pub(super) fn acquire_to_copies(self, wait: Wait<'_>) -> Result<(Grants, Option<Copies>), AcquireError> {
-        self.acquisition()?.complete_to_copies(wait)
-    }
-
     /// Groups the items into one part per buffer, in canonical order.
     #[track_caller]
     fn acquisition(self) -> Result<Acquisition, AcquireError> {
@@ -243,32 +261,20 @@ impl AcquireFuture {
     }
 }
 
-impl AcquireFuture {
-    /// Polls the acquire, up to the copies that are left to a stream.
-    pub(super) fn poll_to_copies(
-        &mut self,
-        waker: &Waker,
-    ) -> Poll<Result<(Grants, Option<Copies>), AcquireError>> {
-        let granted = Pin::new(&mut *self).poll(&mut Context::from_waker(waker));
-        if granted.is_pending() && self.0.as_ref().is_ok_and(Acquisition::leaves_copies) {
-            let left = std::mem::replace(&mut self.0, Err(AcquireError::Finished));
-            return Poll::Ready(
-                left.map(Acquisition::into_copies).map(|(grants, copies)| (grants, Some(copies))),
-            );
-        }
-        granted.map_ok(|grants| (grants, None))
-    }
-}
-
 impl Future for AcquireFuture {
     type Output = Result<Grants, AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let granted = match &mut self.0 {
-            Ok(acquisition) => acquisition.advance(Wait::Awaken(context.waker())),
+        let acquisition = match &mut self.0 {
+            Ok(acquisition) => acquisition,
             Err(error) => return Poll::Ready(Err(error.clone())),
         };
+        let granted = acquisition.advance(Wait::Awaken(context.waker()));
         match granted {
+            Poll::Pending if acquisition.leaves_copies() => {
+                let left = std::mem::replace(&mut self.0, Err(AcquireError::Finished));
+                return Poll::Ready(left.map(Acquisition::into_copies));
+            }
             Poll::Pending => {}
             Poll::Ready(Ok(_)) => self.0 = Err(AcquireError::Finished),
             // Buffers granted so far are released now, not when the future is dropped.

@@ -88,7 +88,7 @@ struct Preparing {
     run: Run,
     grant: OwnerId,
     /// `None` in a polled future, whose task may wait elsewhere meanwhile.
-    carried: Option<Carried>,
+    _carried: Option<Carried>,
 }
 
 impl Acquisition {
@@ -130,53 +130,40 @@ impl Acquisition {
         self.waiting.is_some() && self.preparing.is_empty()
     }
 
-    /// Runs the acquire to its end on this thread.
+    /// Runs the acquire to its end on this thread, or to the copies that may be in flight with the grants.
     pub(super) fn complete(mut self, wait: Wait<'_>) -> Result<Grants, AcquireError> {
         loop {
-            if let Poll::Ready(granted) = self.advance(wait) {
-                return granted;
-            }
-        }
-    }
-
-    /// As [`complete`](Self::complete), up to the copies that are left to a stream.
-    pub(super) fn complete_to_copies(
-        mut self,
-        wait: Wait<'_>,
-    ) -> Result<(Grants, Option<Copies>), AcquireError> {
-        loop {
             match self.advance(wait) {
-                Poll::Ready(granted) => return granted.map(|grants| (grants, None)),
-                Poll::Pending if self.leaves_copies() => {
-                    let (grants, copies) = self.into_copies();
-                    return Ok((grants, Some(copies)));
-                }
+                Poll::Ready(granted) => return granted,
+                Poll::Pending if self.leaves_copies() => return Ok(self.into_copies()),
                 Poll::Pending => {}
             }
         }
     }
 
-    /// Returns whether all that remains are copies that are left to a stream.
+    /// Returns whether all that remains are copies that may be in flight with the grants.
     pub(super) fn leaves_copies(&self) -> bool {
         let only_copies = |Preparing { part, run, .. }: &Preparing| {
             !run.has_failed() && part.claims.iter().all(|claim| !claim.access.writes())
         };
-        self.purpose == Purpose::SharedSubmission
+        self.purpose.leaves_copies()
             && self.to_come.is_empty()
             && self.may_ask()
             && !self.preparing.is_empty()
             && self.preparing.iter().all(only_copies)
     }
 
-    /// Splits off what is granted from the copies that remain.
-    pub(super) fn into_copies(mut self) -> (Grants, Copies) {
-        self.purpose = Purpose::Submission;
-        self.preparing.iter_mut().for_each(|preparing| preparing.carried = None);
-        (self.take_grants(), Copies(Box::new(self)))
+    /// Returns the grants, with the copies that remain.
+    pub(super) fn into_copies(mut self) -> Grants {
+        for Preparing { part, run, grant, .. } in std::mem::take(&mut self.preparing) {
+            let of = (part.buffer, grant, self.arena);
+            self.granted.push(Grant::arriving(of, part.claims, run, self.origin));
+        }
+        self.take_grants()
     }
 
-    /// Advances as far as possible. The result is pending only if `wait` has a waker, or if copies are left
-    /// to a stream.
+    /// Advances as far as possible. The result is pending only if `wait` has a waker, or if the remaining
+    /// copies may be in flight with the grants.
     pub(super) fn advance(&mut self, wait: Wait<'_>) -> Poll<Result<Grants, AcquireError>> {
         let span = std::mem::take(&mut self.span);
         let advanced = span.within(|| self.go_on(wait));
@@ -226,7 +213,7 @@ impl Acquisition {
             grant: OwnerId(0), // the buffer sets it
             arena: self.arena,
             claims: part.claims.clone(),
-            is_submission: self.purpose != Purpose::Use,
+            is_submission: self.purpose.is_submission(),
         };
         match (buffer.0.ask(request, queue, self.origin), later) {
             (Asked::Granted(grant, handout), _) => self.granted(part, grant, handout),
@@ -313,7 +300,7 @@ impl Acquisition {
                     Poll::Pending => {
                         let is_call = self.sleeps || !matches!(wait, Wait::Awaken(_));
                         let carried = is_call.then(|| Carried::new(buffer.id(), grant));
-                        self.preparing.push_back(Preparing { part, run, grant, carried });
+                        self.preparing.push_back(Preparing { part, run, grant, _carried: carried });
                     }
                 }
             }
@@ -333,21 +320,6 @@ impl Acquisition {
         let (mut granted, items) = (std::mem::take(&mut self.granted), std::mem::take(&mut self.items));
         granted.sort_by_key(|grant| grant.buffer.id());
         Grants::new(granted, items)
-    }
-}
-
-/// Copies in flight of what a submission only reads.
-#[derive(Debug)]
-pub(super) struct Copies(Box<Acquisition>);
-
-impl Copies {
-    /// Waits for the copies, and adds what they bring to the grants of the kernel, which is launched next.
-    pub(super) fn arrive(self, grants: &mut Grants) -> Result<(), AcquireError> {
-        let arrived = self.0.complete(Wait::Until(None))?;
-        let started = arrived.launched();
-        grants.join(arrived);
-        started.iter().for_each(|(buffer, grant)| buffer.0.start(*grant));
-        Ok(())
     }
 }
 

@@ -14,7 +14,6 @@ use crate::memory::fence::Fence;
 use crate::platform::Platform;
 use crate::platform::stream::{AllHeld, Cause, Failure, Held, Refused, Start, Stream, Work};
 use crate::request::acquire::{Acquire, Purpose};
-use crate::request::acquisition::Copies;
 use crate::request::flight::InFlight;
 use crate::request::grant::Grants;
 use crate::request::launch::{ItemShape, Launch, LaunchArg, LaunchError, Launcher};
@@ -34,6 +33,8 @@ pub(super) struct Course {
     label: Arc<str>,
     pub(super) is_in_order: bool,
     pub(super) stream: Arc<Stream>,
+    /// The device to which the results are brought behind the kernel.
+    pub(super) results: Option<DeviceId>,
 }
 
 /// A launch that was made, or is left to the stream.
@@ -50,7 +51,7 @@ impl Course {
         is_in_order: bool,
     ) -> Result<Self, SubmitError> {
         let stream = platform.0.streams.of(platform.home_of(device)?).clone();
-        Ok(Self { platform, device, label, is_in_order, stream })
+        Ok(Self { platform, device, label, is_in_order, stream, results: None })
     }
 
     /// Starts the request for the kernel's buffers.
@@ -69,7 +70,7 @@ impl Course {
     /// Passes the kernel to its stream. `failures` is the number of failures on it before the request.
     pub(super) fn begin(
         &self,
-        grants: Grants,
+        mut grants: Grants,
         begun: Begun,
         failures: u64,
     ) -> Result<Submission, SubmitError> {
@@ -80,8 +81,14 @@ impl Course {
         };
         let started = grants.launched();
         let held = started.iter().map(|(buffer, grant)| (weak(buffer), *grant)).collect();
-        let number =
-            self.push(Kernel { aside, failed: None, running: InFlight::of(grants, kernel) }, held, failures);
+        let mut kernel = Kernel {
+            aside,
+            results: self.results,
+            failed: None,
+            running: InFlight::of(grants, kernel),
+        };
+        kernel.bring_results();
+        let number = self.push(kernel, held, failures);
         // Those that follow are let in only now, so that their numbers are greater.
         started.iter().for_each(|(buffer, grant)| buffer.0.start(*grant));
         Ok(Submission { stream: self.stream.clone(), device: self.device(), number })
@@ -107,7 +114,8 @@ impl Course {
                 // It ends behind the kernels before it, which would otherwise commit what it has written to.
                 let cause: Cause = cause.into();
                 let (running, failed) = (InFlight::of(grants.hand_over(), None), Some(cause.clone()));
-                let number = self.push(Kernel { aside: None, failed, running }, AllHeld::new(), failures);
+                let kernel = Kernel { aside: None, results: None, failed, running };
+                let number = self.push(kernel, AllHeld::new(), failures);
                 // On a stream, the caller cannot wait for it.
                 let _ = self.stream.settle(number);
                 self.stream.tell(number);
@@ -137,8 +145,6 @@ pub(super) struct Aside {
     pub(super) arguments: Vec<LaunchArg>,
     pub(super) shape: ItemShape,
     pub(super) items: Range<u64>,
-    /// The copies that the kernel needs.
-    pub(super) copies: Option<Copies>,
     /// Whether the launch computes.
     pub(super) computes: bool,
 }
@@ -152,24 +158,38 @@ struct LaunchFailed(#[source] LaunchError);
 struct Kernel {
     /// What is to be launched, if it is not launched.
     aside: Option<Aside>,
+    /// The device to which the results are brought.
+    results: Option<DeviceId>,
     /// Why it cannot be launched.
     failed: Option<Cause>,
     running: InFlight,
 }
 
+impl Kernel {
+    /// Begins to bring the results of a kernel that is launched.
+    fn bring_results(&mut self) {
+        if let Some(device) = self.results.filter(|_| self.aside.is_none() && self.failed.is_none()) {
+            self.running.bring_results(device);
+        }
+    }
+}
+
 impl Work for Kernel {
     fn launch(&mut self, is_followed: bool) -> bool {
-        let Some(Aside { launcher, arguments, shape, items, copies, .. }) = self.aside.take() else {
+        let Some(Aside { launcher, arguments, shape, items, .. }) = self.aside.take() else {
             return true;
         };
         let launch = Launch::new(&items, &shape, &arguments).submitted(is_followed);
         let begun = self.running.begin(|grants| {
             launched(|| {
-                copies.map_or(Ok(()), |copies| copies.arrive(grants)).map_err(LaunchError::not_started)?;
+                grants.before_launch(true).map_err(LaunchError::not_started)?;
                 launcher.launch(&launch, grants)
             })
         });
+        // Others may use what came, and need not wait for the kernel.
+        self.running.wait_for_inputs();
         self.failed = begun.err().map(|error| Arc::new(LaunchFailed(error)) as Cause);
+        self.bring_results();
         quietly((launcher, arguments));
         self.failed.is_none()
     }
@@ -184,7 +204,7 @@ impl Work for Kernel {
     }
 
     fn end(self: Box<Self>, fails: bool) -> Result<(), Cause> {
-        let Self { aside, failed, running } = *self;
+        let Self { aside, failed, running, .. } = *self;
         quietly(aside);
         let grants = running.wait().map_err(|error| Arc::new(error) as Cause)?;
         if let Some(cause) = failed {

@@ -1,6 +1,7 @@
 //! Grants whose kernels are running.
 
 use crate::base::guard::{guard, quietly};
+use crate::base::id::DeviceId;
 use crate::memory::error::TransferError;
 use crate::memory::fence::Fence;
 use crate::request::grant::Grants;
@@ -52,6 +53,29 @@ impl InFlight {
     ) -> Result<(), LaunchError> {
         self.kernel = self.grants.as_mut().map(launch).transpose()?;
         Ok(())
+    }
+
+    /// Has what the kernel overwrites copied to a device behind the kernel, without a wait of the host in
+    /// between. Returns whether all that the kernel writes will be there once [`Grants::release`] has
+    /// returned, which waits for these copies. The old contents cannot be [restored](crate::RawBuffer::restore)
+    /// if the kernel fails.
+    ///
+    /// A buffer is copied if one copy brings its bytes to memory that is allocated, the frameworks can order
+    /// that copy behind the kernel, and no other request waits for the buffer. Nothing happens to others.
+    pub fn bring_results(&mut self, device: DeviceId) -> bool {
+        match (&mut self.grants, &self.kernel) {
+            (Some(grants), Some(kernel)) => grants.bring_results(device, kernel),
+            _ => false,
+        }
+    }
+
+    /// Waits for copies in flight of what the kernel reads ([`Acquire::ahead`](crate::Acquire::ahead)).
+    /// Returns whether one had not ended. After a failure, the release of the grants returns an error.
+    pub fn wait_for_inputs(&mut self) -> bool {
+        let Some(grants) = &mut self.grants else { return false };
+        let waits = grants.are_arriving();
+        let _ = grants.arrive();
+        waits
     }
 
     /// Waits for the kernel and returns the grants, to be released.

@@ -11,10 +11,12 @@
 
 use crate::base::access::{Access, Claim, Claims};
 use crate::base::guard::{guard, quietly};
-use crate::base::id::{ArenaId, BufferId, OwnerId};
+use crate::base::id::{ArenaId, BufferId, DeviceId, OwnerId};
 use crate::base::names::BufferName;
 use crate::base::range::Span;
+use crate::base::sync::Mutex;
 use crate::buffer::RawBuffer;
+use crate::buffer::engine::Run;
 use crate::buffer::error::{AcquireError, PoisonedEnd, Poisoner, ViewError};
 use crate::buffer::storage::Handout;
 use crate::memory::arena::Arena;
@@ -28,7 +30,7 @@ use crate::request::flight::InFlight;
 use crate::request::held;
 use crate::request::region::Region;
 use crate::request::view::View;
-use crate::state::{EventKind, Outcome};
+use crate::state::{BusyReason, EventKind, Outcome};
 use bytemuck::Pod;
 use smallvec::SmallVec;
 use std::panic::Location;
@@ -53,9 +55,78 @@ pub(crate) struct Grant {
     held_by: held::Holding,
     acquired_at: &'static Location<'static>,
     open: bool,
+    moving: Moving,
+}
+
+/// The copies in flight of a grant. Their locks are never contended: they make the value `Sync`.
+#[derive(Debug, Default)]
+enum Moving {
+    #[default]
+    Nothing,
+    /// The grant's own plan, so that there is no grant yet.
+    Inputs(Box<Mutex<Run>>),
+    /// The results of its kernel, behind that.
+    Results(Box<Mutex<Run>>),
 }
 
 impl Grant {
+    /// Makes the value for a plan whose copies are in flight.
+    pub(super) fn arriving(
+        (buffer, id, arena): (RawBuffer, OwnerId, ArenaId),
+        claims: Claims,
+        run: Run,
+        acquired_at: &'static Location<'static>,
+    ) -> Self {
+        let handout = buffer.0.read(|locked| locked.to_hand_out(arena));
+        // The host sees nothing before it is there.
+        let handout = handout.map(|handout| Handout { host: None, ..handout });
+        let mut grant = Self::new(buffer, id, arena, claims, handout, acquired_at);
+        grant.moving = Moving::Inputs(Box::new(Mutex::new(run)));
+        grant
+    }
+
+    fn is_arriving(&self) -> bool {
+        matches!(self.moving, Moving::Inputs(_))
+    }
+
+    /// Waits for the copies in flight of a plan.
+    fn arrive(&mut self, has_started: bool) -> Result<(), AcquireError> {
+        let run = match std::mem::take(&mut self.moving) {
+            Moving::Inputs(run) => run.into_inner(),
+            other => {
+                self.moving = other;
+                return Ok(());
+            }
+        };
+        match run.wait() {
+            Ok(handout) => {
+                if let Some(Handout { block, host }) = handout {
+                    quietly(self.block.replace(block));
+                    self.lease = host.map(Lease::new);
+                }
+                if has_started {
+                    self.buffer.0.start(self.id);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.give_up();
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives storage and holder up, before the machine learns of the end.
+    fn give_up(&mut self) {
+        self.open = false;
+        // The storage must be unshared before the release is reported to the machine, because closing the
+        // buffer returns it to the application (I-24).
+        self.lease = None;
+        quietly(self.block.take());
+        // This comes before any request is woken, because a waker may acquire.
+        self.held_by.ended(self.buffer.id(), self.id);
+    }
+
     pub(crate) fn new(
         buffer: RawBuffer,
         id: OwnerId,
@@ -86,6 +157,7 @@ impl Grant {
             held_by,
             acquired_at,
             open: true,
+            moving: Moving::default(),
         }
     }
 
@@ -136,13 +208,8 @@ impl Grant {
         if outcome == Outcome::Clean && self.overwrites() {
             return Err(AcquireError::NotClean { buffer: self.buffer.name() });
         }
-        self.open = false;
-        // The storage must be unshared before the release is reported to the machine, because closing the
-        // buffer returns it to the application (I-24).
-        self.lease = None;
-        quietly(self.block.take());
-        // This comes before any request is woken, because a waker may acquire.
-        self.held_by.ended(self.buffer.id(), self.id);
+        self.arrive(false)?;
+        self.give_up();
         let poisoner = Poisoner { end, acquired_at: self.acquired_at };
         self.buffer.0.release(self.id, outcome, Some((self.arena, &self.claims, poisoner)))
     }
@@ -246,11 +313,15 @@ pub struct Grants {
     items: SmallVec<[Item; 3]>,
     /// Whether a launcher has launched under these grants.
     has_launched: bool,
+    /// Whether a kernel has been launched whose end ends the grants.
+    has_started: bool,
+    /// The first failure of a copy that was in flight with the grants.
+    arrived: Result<(), AcquireError>,
 }
 
 impl Grants {
     pub(crate) fn new(grants: Vec<Grant>, items: SmallVec<[Item; 3]>) -> Self {
-        Self { grants, items, has_launched: false }
+        Self { grants, items, has_launched: false, has_started: false, arrived: Ok(()) }
     }
 
     /// Records a launch under these grants, and returns whether it is the first one. Only the first one may
@@ -487,6 +558,9 @@ impl Grants {
         let asked = region.buffer();
         let viewed = |cause| AcquireError::View { buffer: asked.name(), cause };
         let grant = self.of(asked).map_err(viewed)?;
+        if grant.is_arriving() {
+            return Err(AcquireError::Busy { buffer: grant.buffer.name(), reason: BusyReason::Copying });
+        }
         let (block, span) = grant.moved(region, access, given_bytes).map_err(viewed)?;
         let Some(block) = block.filter(|_| !span.is_empty()) else { return Ok(()) };
         let (buffer, loan) = (&grant.buffer, Loan::default());
@@ -519,33 +593,117 @@ impl Grants {
         done.map_err(failed)
     }
 
+    /// Waits for the copies in flight of what the kernel only reads.
+    ///
+    /// # Errors
+    /// The first failure of such a copy. That buffer is not granted then.
+    pub(super) fn arrive(&mut self) -> Result<(), AcquireError> {
+        let has_started = self.has_started;
+        for grant in &mut self.grants {
+            let arrived = grant.arrive(has_started);
+            if self.arrived.is_ok() {
+                self.arrived = arrived;
+            }
+        }
+        self.arrived.clone()
+    }
+
+    /// Prepares a launch while copies of what the kernel only reads are in flight. A kernel that
+    /// `runs_in_order` ([`Launcher::runs_in_order`](crate::Launcher::runs_in_order)) begins on the device
+    /// behind them, if the arena can order that. Otherwise this call waits for them.
+    ///
+    /// # Errors
+    /// The failure of such a copy.
+    pub fn before_launch(&mut self, runs_in_order: bool) -> Result<(), AcquireError> {
+        if runs_in_order && self.launches_behind() { Ok(()) } else { self.arrive() }
+    }
+
+    /// Returns whether copies of what the kernel only reads are in flight.
+    pub(super) fn is_arriving(&self) -> bool {
+        self.grants.iter().any(Grant::is_arriving)
+    }
+
+    /// Has the next kernel begin behind the copies in flight. Returns whether it will.
+    fn launches_behind(&mut self) -> bool {
+        let Some(grant) = self.grants.iter().find(|grant| grant.is_arriving()) else { return true };
+        let arena = grant.buffer.platform().arena(grant.arena).clone();
+        let mut fences: SmallVec<[&Fence; 4]> = SmallVec::new();
+        for grant in &mut self.grants {
+            if let Moving::Inputs(run) = &mut grant.moving {
+                let Some(last) = run.get_mut().last_fences() else { return false };
+                fences.extend(last);
+            }
+        }
+        guard(|| arena.launch_behind(&fences)).unwrap_or(false)
+    }
+
     /// Records that a kernel is launched on the granted storage by a stream, so that no thread is the holder.
-    /// Returns the buffers with their grants.
-    pub(super) fn launched(&self) -> SmallVec<[(RawBuffer, OwnerId); 3]> {
-        let launched = self.grants.iter().map(|grant| {
+    /// Returns the buffers with their grants, but for those whose copies are in flight.
+    pub(super) fn launched(&mut self) -> SmallVec<[(RawBuffer, OwnerId); 3]> {
+        self.has_started = true;
+        let launched = self.grants.iter().filter_map(|grant| {
             grant.is_launched_on.store(true, Ordering::Relaxed);
             grant.is_written.store(true, Ordering::Relaxed);
             grant.held_by.left(grant.buffer.id(), grant.id);
             grant.buffer.0.record(|| EventKind::Launched { grant: grant.id });
-            (grant.buffer.clone(), grant.id)
+            (!grant.is_arriving()).then(|| (grant.buffer.clone(), grant.id))
         });
         launched.collect()
     }
 
-    /// Adds other grants of the same request.
-    pub(super) fn join(&mut self, mut other: Self) {
-        self.grants.append(&mut other.grants);
-        self.grants.sort_by_key(|grant| grant.buffer.id());
-    }
-
     /// Ties the grants to a launched kernel, so that they do not end before it does.
-    pub fn in_flight(self, kernel: Fence) -> InFlight {
+    pub fn in_flight(mut self, kernel: Fence) -> InFlight {
+        self.has_started = true;
         for grant in &self.grants {
             grant.launched_on();
             grant.written();
-            grant.buffer.0.start(grant.id);
+            if !grant.is_arriving() {
+                grant.buffer.0.start(grant.id);
+            }
         }
         InFlight::of(self, Some(kernel))
+    }
+
+    /// Begins to copy what the kernel overwrites to a device, behind the kernel. Returns whether all that the
+    /// kernel writes will be there.
+    pub(super) fn bring_results(&mut self, device: DeviceId, kernel: &Fence) -> bool {
+        let Some(goal) = self.grants.first().and_then(|grant| grant.buffer.platform().home(device)) else {
+            return false;
+        };
+        for grant in self.grants.iter_mut().filter(|grant| grant.overwrites()) {
+            if let Moving::Nothing = grant.moving
+                && let Some(run) =
+                    Run::behind(&grant.buffer, (grant.id, goal), kernel, grant.acquired_at)
+            {
+                grant.moving = Moving::Results(Box::new(Mutex::new(run)));
+            }
+        }
+        let comes = |grant: &Grant| {
+            let changes = grant.claims.iter().any(|claim| claim.access == Access::ReadWrite);
+            !grant.writes() || !changes && matches!(grant.moving, Moving::Results(_))
+        };
+        self.grants.iter().all(comes)
+    }
+
+    /// Returns whether copies of what the kernel only reads are not known to have ended.
+    pub(super) fn are_arriving(&mut self) -> bool {
+        let mut grants = self.grants.iter_mut();
+        grants.any(|grant| match &mut grant.moving {
+            Moving::Inputs(run) => !run.get_mut().have_copies_ended(),
+            _ => false,
+        })
+    }
+
+    /// Takes the copies of results in flight.
+    fn take_results(&mut self) -> SmallVec<[Box<Mutex<Run>>; 1]> {
+        let taken = self.grants.iter_mut().filter_map(|grant| match std::mem::take(&mut grant.moving) {
+            Moving::Results(run) => Some(run),
+            other => {
+                grant.moving = other;
+                None
+            }
+        });
+        taken.collect()
     }
 
     /// Ends access and commits the bytes granted for writing.
@@ -607,10 +765,13 @@ impl Grants {
         if outcome == Outcome::Failed || is_refused {
             self.wait_for_tail();
         }
-        let mut result = Ok(());
+        let mut result = self.arrive();
+        let is_whole = is_whole || result.is_err();
+        let results = self.take_results();
         // What is written comes last: after a commit, no loss fails the release.
         for writes in [false, true] {
-            for grant in self.grants.iter_mut().rev().filter(|grant| grant.writes() == writes) {
+            let ends = |grant: &&mut Grant| grant.open && grant.writes() == writes;
+            for grant in self.grants.iter_mut().rev().filter(ends) {
                 let fails = is_whole && result.is_err();
                 let mut released = grant.release(if fails { Outcome::Failed } else { outcome });
                 if matches!(released, Err(AcquireError::NotClean { .. })) {
@@ -620,6 +781,10 @@ impl Grants {
             }
         }
         self.grants.clear();
+        if result.is_ok() && outcome == Outcome::Done {
+            // A copy that fails is made again by those that need the bytes.
+            results.into_iter().for_each(|run| _ = run.into_inner().complete_behind());
+        }
         result
     }
 
@@ -646,6 +811,10 @@ impl Grants {
     /// # Errors
     /// [`AcquireError::DeviceLost`]; all grants are then released as failed.
     pub fn downgrade(mut self) -> Result<Self, AcquireError> {
+        if let Err(error) = self.arrive() {
+            let _ = self.end(Outcome::Failed);
+            return Err(error);
+        }
         for index in 0..self.grants.len() {
             if let Err(error) = self.grants[index].downgrade() {
                 let _ = self.end(Outcome::Failed);
@@ -656,6 +825,7 @@ impl Grants {
             item.claim.access = Access::ReadOnly;
         }
         self.grants.iter_mut().for_each(|grant| *grant.is_written.get_mut() = false);
+        self.take_results().into_iter().for_each(|run| _ = run.into_inner().complete_behind());
         Ok(self)
     }
 }

@@ -12,11 +12,9 @@ use crate::base::guard::guard;
 use crate::base::id::DeviceId;
 use crate::base::sync::Arc;
 use crate::buffer::error::AcquireError;
-use crate::buffer::wait::Wait;
 use crate::memory::fence::Fence;
 use crate::platform::Platform;
 use crate::request::acquire::{Acquire, AcquireFuture, Purpose};
-use crate::request::acquisition::Copies;
 use crate::request::course::{Aside, Begun, Course, Submission, failed, launched};
 use crate::request::grant::Grants;
 use crate::request::launch::{ItemShape, Launch, LaunchArg, LaunchError, Misfit, Scalar, SharedLauncher};
@@ -146,12 +144,13 @@ pub struct Submit<'a> {
     label: Option<Arc<str>>,
     arguments: Vec<LaunchArg>,
     local: [u64; 3],
+    results: Option<DeviceId>,
 }
 
 impl<'a> Submit<'a> {
     fn new(platform: &Platform, device: DeviceId, launcher: &'a dyn SharedLauncher) -> Self {
         let (arguments, local) = (Vec::with_capacity(ARGUMENTS), [0; 3]);
-        Self { platform: platform.clone(), device, launcher, label: None, arguments, local }
+        Self { platform: platform.clone(), device, launcher, label: None, arguments, local, results: None }
     }
 
     /// Sets the name that errors give the kernel, instead of the launcher's.
@@ -204,6 +203,14 @@ impl<'a> Submit<'a> {
         self
     }
 
+    /// Has what the kernel overwrites copied to a device behind the kernel, where
+    /// [`InFlight::bring_results`](crate::InFlight::bring_results) can and no other kernel in flight writes
+    /// the same bytes. The kernel then ends with these copies.
+    pub fn bring_results(mut self, device: DeviceId) -> Self {
+        self.results = Some(device);
+        self
+    }
+
     fn argument(mut self, argument: LaunchArg) -> Self {
         self.arguments.push(argument);
         self
@@ -223,7 +230,7 @@ impl<'a> Submit<'a> {
         ready.course.stream.wait_for_room()?;
         loop {
             let failures = ready.course.stream.failures();
-            let granted = ready.acquire(origin).acquire_to_copies(Wait::Until(None))?;
+            let granted = ready.acquire(origin).wait()?;
             if let Some(submitted) = ready.launch(granted, failures) {
                 return submitted.and_then(settled_each);
             }
@@ -243,7 +250,7 @@ impl<'a> Submit<'a> {
         }
         loop {
             let failures = ready.course.stream.failures();
-            let granted = ready.acquire(origin).acquire_to_copies(Wait::Try)?;
+            let granted = ready.acquire(origin).try_now()?;
             if let Some(submitted) = ready.launch(granted, failures) {
                 return submitted;
             }
@@ -263,7 +270,7 @@ impl<'a> Submit<'a> {
     }
 
     fn checked(self, Items { dimensions, sizes }: Items) -> Result<Ready<'a>, SubmitError> {
-        let Self { platform, device, launcher, label, arguments, local } = self;
+        let Self { platform, device, launcher, label, arguments, local, results } = self;
         let shared = launcher;
         let launcher = shared.launcher();
         guard(|| launcher.check(&arguments)).unwrap_or(Ok(()))?;
@@ -281,7 +288,8 @@ impl<'a> Submit<'a> {
         };
         guard(|| launcher.check_groups(&shape)).unwrap_or(Ok(()))?;
         let is_in_order = guard(|| launcher.runs_in_order()).unwrap_or(false);
-        let course = Course::new(platform, device, label, is_in_order)?;
+        let mut course = Course::new(platform, device, label, is_in_order)?;
+        course.results = results;
         let computes = is_in_order && guard(|| launcher.runs_within_launch()).unwrap_or(false);
         Ok(Ready { course, launcher: shared, arguments, shape, items, computes })
     }
@@ -323,22 +331,23 @@ impl Ready<'_> {
     /// a failed one should have written.
     fn launch(
         &mut self,
-        (mut grants, copies): (Grants, Option<Copies>),
+        mut grants: Grants,
         failures: u64,
     ) -> Option<Result<Submission, SubmitError>> {
         let stream = &self.course.stream;
         // Before the failures are counted: a launch that failed is among them, or the stream refuses others.
-        let is_aside =
-            self.computes || copies.is_some() || self.course.is_in_order && stream.launches_aside();
+        let is_aside = self.computes
+            || self.course.is_in_order && stream.launches_aside()
+            || grants.is_arriving();
         if stream.failures() != failures {
-            drop((grants, copies));
+            drop(grants);
             return None;
         }
         let begun = if is_aside {
             let (launcher, arguments) = (self.launcher.shared(), std::mem::take(&mut self.arguments));
             let (shape, items) = (self.shape, self.items.clone());
             let computes = self.computes;
-            Begun::Aside(Aside { launcher, arguments, shape, items, copies, computes })
+            Begun::Aside(Aside { launcher, arguments, shape, items, computes })
         } else {
             let launch = Launch::new(&self.items, &self.shape, &self.arguments).submitted(false);
             Begun::Here(launched(|| self.launcher.launcher().launch(&launch, &mut grants)))
@@ -391,7 +400,7 @@ impl Future for SubmitFuture<'_> {
                     Poll::Pending => return Poll::Pending,
                 },
             };
-            let granted = match acquire.poll_to_copies(context.waker()) {
+            let granted = match Pin::new(acquire).poll(context) {
                 Poll::Ready(granted) => granted,
                 Poll::Pending => return Poll::Pending,
             };

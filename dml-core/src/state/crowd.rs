@@ -255,7 +255,8 @@ impl Requestors {
 
     /// Removes the entry of a grant whose plan was given up. Without an index, the entries keep their order.
     pub(super) fn forget(&mut self, grant: OwnerId) {
-        match (self.place(grant), self.index.is_some()) {
+        let place = self.place(grant).filter(|place| self[*place].phase == Phase::Preparing);
+        match (place, self.index.is_some()) {
             (Some(place), true) => drop(self.swap_remove(place)),
             (Some(place), false) => drop(self.entries.remove(place)),
             (None, _) => {}

@@ -152,6 +152,13 @@ impl Execution {
         self.doing
     }
 
+    /// Returns whether every step has begun, and only copies have not ended.
+    #[must_use]
+    pub fn has_begun_all(&self) -> bool {
+        let remains = !self.to_come.is_empty() || !self.ready.is_empty() || !self.held_up.is_empty();
+        self.doing.is_none() && !self.failed && !remains
+    }
+
     /// Returns whether [`next`](Self::next) answers [`Next::Wait`] regardless of the state of the buffer.
     #[must_use]
     pub fn must_wait(&self) -> bool {

@@ -25,6 +25,7 @@ mod queue;
 mod refusal;
 mod release;
 mod requestors;
+mod results;
 mod segments;
 mod storage;
 mod stream;

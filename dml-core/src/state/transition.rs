@@ -302,7 +302,13 @@ impl BufferState {
         if let Some(arena) = ends.find(|end| self.arena(*end).is_lost()) {
             return Err(Refusal::DeviceLost { arena });
         }
-        let missing = self.segments.in_span(copy.span).find_map(|(span, content)| {
+        // The results of a kernel are valid in its arena once it has ended.
+        let is_result = self.requestors.place(id.owner).is_some_and(|place| {
+            let entry = &self.requestors[place];
+            entry.phase != Phase::Preparing && copy.from() == Some(entry.arena)
+        });
+        let parts = self.segments.in_span(copy.span).filter(|_| !is_result);
+        let missing = parts.into_iter().find_map(|(span, content)| {
             let there = match copy.from() {
                 Some(from) => content.valid.contains(from),
                 None => content.status == Status::Zeroed,

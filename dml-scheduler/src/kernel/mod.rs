@@ -532,8 +532,12 @@ impl DeviceVariant<'_> {
         *launched = launched.with(self.device);
         drop(launched);
         match self.how {
-            How::Variant(variant) => variant.launch(package, grants),
+            How::Variant(variant) => {
+                grants.before_launch(false)?;
+                variant.launch(package, grants)
+            }
             How::Launcher(launcher, _) => {
+                grants.before_launch(launcher.runs_in_order())?;
                 let arguments =
                     self.kernel.launch_args(package, &self.kernel.arguments).map_err(NotStarted::new)?;
                 let items = package.range();

@@ -393,6 +393,10 @@ impl<D: Device> Run for Buffered<D> {
             // The host takes the inputs, as if it had just written them, and leaves the outputs.
             self.fetch(false)?;
             self.send(true)?;
+        } else {
+            // As the outputs of a run on DML, which are overwritten before it: a result that does not come is
+            // noticed, and the processor has the memory in its caches.
+            slots(&mut self.arguments, true).for_each(|slot| slot.data.fill(0xFF));
         }
         // This call also makes the context of CUDA current on this thread.
         self.device.finish()?;

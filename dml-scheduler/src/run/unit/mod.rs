@@ -88,7 +88,11 @@ enum Launched {
     /// The package was computed when the launch returned.
     Done(Grants),
     /// The package is in flight on the device.
-    Running(InFlight),
+    Running {
+        flight: InFlight,
+        /// Whether its results come to the collecting device by themselves.
+        brings: bool,
+    },
 }
 
 impl Launched {
@@ -96,7 +100,20 @@ impl Launched {
     fn has_ended(&self) -> bool {
         match self {
             Self::Done(_) => true,
-            Self::Running(flight) => flight.has_ended(),
+            Self::Running { flight, .. } => flight.has_ended(),
+        }
+    }
+
+    /// Returns whether the results are on the collecting device once the grants are released.
+    fn brings_results(&self) -> bool {
+        matches!(self, Self::Running { brings: true, .. })
+    }
+
+    /// Waits for the copies that bring the inputs. Returns whether they had not ended.
+    fn wait_for_inputs(&mut self) -> bool {
+        match self {
+            Self::Done(_) => false,
+            Self::Running { flight, .. } => flight.wait_for_inputs(),
         }
     }
 }
@@ -183,7 +200,7 @@ impl Unit<'_> {
     /// Without `waits`, fails if the parts are not available at once.
     fn acquire(&self, package: &Package, waits: bool) -> Result<Grants, KernelError> {
         caught(|| {
-            let acquire = self.kernel.acquire(self.platform, self.device, package)?;
+            let acquire = self.kernel.acquire(self.platform, self.device, package)?.ahead();
             if waits { self.commander.wait_for(acquire) } else { Ok(acquire.try_now()?) }
         })
     }
@@ -208,7 +225,11 @@ impl Unit<'_> {
                 Ok(fence) if fence.is_done() => Ok(Launched::Done(grants)),
                 // This thread continues with other packages. Until it waits for this one, no thread counts as
                 // the holder.
-                Ok(fence) => Ok(Launched::Running(grants.hand_over().in_flight(fence))),
+                Ok(fence) => {
+                    let mut flight = grants.hand_over().in_flight(fence);
+                    let brings = self.collects_on().is_some_and(|device| flight.bring_results(device));
+                    Ok(Launched::Running { flight, brings })
+                }
                 Err(error) => {
                     self.end_failed_launch(grants, &*error);
                     Err(error)
@@ -230,15 +251,17 @@ impl Unit<'_> {
         }
     }
 
-    /// Waits until a package is computed, and commits its results.
-    fn finish(launched: Launched) -> Result<(), KernelError> {
-        caught(move || {
-            let grants = match launched {
-                Launched::Done(grants) => grants,
-                Launched::Running(flight) => flight.wait()?,
-            };
-            Ok(grants.release()?)
+    /// Waits until a package is computed.
+    fn computed(launched: Launched) -> Result<Grants, KernelError> {
+        caught(move || match launched {
+            Launched::Done(grants) => Ok(grants),
+            Launched::Running { flight, .. } => Ok(flight.wait()?),
         })
+    }
+
+    /// Commits the results of a computed package, and waits for those that come by themselves.
+    fn release(grants: Grants) -> Result<(), KernelError> {
+        caught(move || Ok(grants.release()?))
     }
 
     /// Returns the device that collects the results, if its memory is not that of the unit's device.
@@ -340,8 +363,9 @@ impl Unit<'_> {
     fn alone(&self, journey: &mut Journey, is_computed: &Cell<bool>) -> Result<(), KernelError> {
         let grants = self.acquire(&journey.package, true)?;
         journey.begun = self.now();
-        Self::finish(self.launch(&journey.package, grants)?)?;
+        let grants = Self::computed(self.launch(&journey.package, grants)?)?;
         journey.computed = self.now();
+        Self::release(grants)?;
         is_computed.set(true);
         self.collect(&journey.package)
     }

@@ -173,13 +173,29 @@ impl Pipeline<'_> {
 
     /// Acquires a package's buffers, and first finishes packages in flight while the buffers are busy.
     fn acquire(&mut self, package: &Package) -> Result<Grants, KernelError> {
+        // The inputs of a package in flight are kept from others until the unit has waited for them.
+        let mut are_inputs_awaited = false;
         while !self.flights.is_empty() {
             match self.unit.acquire(package, false) {
-                Err(error) if is_busy(&error) => self.finish_oldest(),
+                Err(error) if !is_busy(&error) => return Err(error),
+                Err(_) if are_inputs_awaited => self.finish_oldest(),
+                Err(_) => {
+                    self.await_inputs();
+                    are_inputs_awaited = true;
+                }
                 acquired => return acquired,
             }
         }
         self.unit.acquire(package, true)
+    }
+
+    /// Waits for the inputs of the packages in flight.
+    fn await_inputs(&mut self) {
+        for (journey, launched) in &mut self.flights {
+            if journey.span.within(|| launched.wait_for_inputs()) {
+                journey.begun = self.unit.now();
+            }
+        }
     }
 
     fn finish_oldest(&mut self) {
@@ -195,12 +211,16 @@ impl Pipeline<'_> {
     }
 
     /// Waits for a package, and has its results collected.
-    fn finish(&mut self, mut journey: Journey, launched: Launched) {
+    fn finish(&mut self, mut journey: Journey, mut launched: Launched) {
         let begins = self.begins;
         let is_last = |number: u64| number == begins;
         let had_ended = !is_last(journey.number) && launched.has_ended();
+        let brings_results = launched.brings_results();
+        if journey.span.within(|| launched.wait_for_inputs()) {
+            journey.begun = self.unit.now();
+        }
         let asked = self.unit.now();
-        let finished = journey.span.within(|| Unit::finish(launched));
+        let computed = journey.span.within(|| Unit::computed(launched));
         journey.computed = self.unit.now();
         // If the kernel's end cannot be polled, a wait of next to no time proves that it had ended.
         let had_ended = had_ended || journey.computed.saturating_sub(asked) < AT_ONCE;
@@ -213,7 +233,8 @@ impl Pipeline<'_> {
         }
         journey.begun = journey.begun.max(self.ended);
         self.ended = journey.computed;
-        if let Err(error) = finished {
+        let released = journey.span.within(|| computed.and_then(Unit::release));
+        if let Err(error) = released {
             return self.trouble(journey, error);
         }
         // The hook for a complete package runs on a thread that holds no buffers, because it may use the
@@ -221,8 +242,8 @@ impl Pipeline<'_> {
         if self.flights.is_empty() && self.unit.collects_on().is_none() {
             return self.unit.complete(journey, self.run, self.starter);
         }
-        // No bytes move, so collecting here is cheaper than on another thread.
-        if self.flights.is_empty() && self.is_in_place {
+        // No bytes move any more, so collecting here is cheaper than on another thread.
+        if self.flights.is_empty() && (brings_results || self.is_in_place) {
             return self.collect(journey);
         }
         self.unit.ended(&journey, self.starter);
