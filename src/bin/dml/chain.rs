@@ -3,7 +3,13 @@
 
 use crate::cli::ChainOptions;
 use crate::failure::{self, Failure};
+use crate::machine::Machine;
 use crate::{json, table};
+use dml::scheduler::metrics::Summary;
+use dml::{DeviceId, Platform};
+use dml_workloads::by_hand::chain::{Chains, Failed, Shape};
+use dml_workloads::by_hand::language;
+use std::time::Duration;
 
 /// Measures and prints the table.
 pub(crate) fn run(options: &ChainOptions) -> Result<(), Failure> {
@@ -11,96 +17,72 @@ pub(crate) fn run(options: &ChainOptions) -> Result<(), Failure> {
     if options.json { json::print(&result) } else { failure::print(&text(&result)) }
 }
 
-#[cfg(not(any(feature = "cuda", feature = "opencl")))]
-fn measure(_options: &ChainOptions) -> Result<json::Chain, Failure> {
-    Err(Failure::Usage(
-        "this program has no compiled kernels: they need the feature opencl or cuda".to_owned(),
-    ))
-}
-
-#[cfg(any(feature = "cuda", feature = "opencl"))]
 fn measure(options: &ChainOptions) -> Result<json::Chain, Failure> {
-    use crate::machine::Machine;
-    use dml_workloads::by_hand::{self, chain::Chains, chain::Shape};
-
     /// The numbers of elements of the buffers.
     const ELEMENTS: [u64; 3] = [64, 1024, 65_536];
 
-    let failed = |error: by_hand::chain::Failed| Failure::Work(error.to_string());
     let machine = Machine::of(&options.machine)?;
     let (platform, mut rows) = (&machine.platform, Vec::new());
-    for &device in &machine.devices {
-        if by_hand::language(platform, device).is_none() {
-            continue;
-        }
+    let devices = compiled(&machine, "chain")?;
+    for &device in &devices {
         for elements in ELEMENTS {
             let mut chains = Chains::new(platform, device, elements).map_err(failed)?;
             for shape in Shape::ALL {
                 let kernels = options.kernels as usize;
-                let mut seconds: [Vec<f64>; 4] = Default::default();
-                // The first round does not count.
-                for round in 0..=options.runs {
-                    let times = [
-                        chains.submitted(shape, kernels),
-                        chains.by_hand(shape, kernels),
-                        chains.one_grant(shape, kernels),
-                        chains.one_by_one(shape, kernels),
-                    ];
-                    for (seconds, time) in seconds.iter_mut().zip(times) {
-                        let time = time.map_err(failed)?.as_secs_f64();
-                        if round > 0 {
-                            seconds.push(time);
-                        }
-                    }
-                }
+                let seconds = take_turns(options.runs, || {
+                    Ok([
+                        chains.submitted(shape, kernels)?,
+                        chains.by_hand(shape, kernels)?,
+                        chains.one_grant(shape, kernels)?,
+                        chains.one_by_one(shape, kernels)?,
+                    ])
+                })?;
                 let name = platform.device_desc(device).name.to_string();
                 rows.push(row((name, shape.name(), elements), options.kernels, &seconds));
             }
         }
     }
-    if rows.is_empty() {
-        let missing = machine.unavailable.iter().map(|missing| format!("; unavailable: {missing}"));
-        let missing: String = missing.collect();
-        return Err(Failure::Usage(format!("chain needs a device of OpenCL or CUDA{missing}")));
-    }
-    let mut compiled =
-        machine.devices.iter().filter(|device| by_hand::language(platform, **device).is_some());
-    let pairs = match (compiled.next(), compiled.next()) {
-        (Some(one), Some(other)) => vec![pair(platform, [*one, *other], options)?],
+    let pairs = match devices[..] {
+        [one, other, ..] => vec![pair(platform, [one, other], options)?],
         _ => Vec::new(),
     };
     Ok(json::Chain { kernels: options.kernels, runs: options.runs, rows, pairs })
 }
 
+/// Returns the devices with compiled kernels, of which the benchmark needs one.
+pub(crate) fn compiled(machine: &Machine, benchmark: &str) -> Result<Vec<DeviceId>, Failure> {
+    let has_programs = |device: &DeviceId| language(&machine.platform, *device).is_some();
+    let found: Vec<_> = machine.devices.iter().copied().filter(has_programs).collect();
+    if found.is_empty() {
+        let missing = machine.unavailable.iter().map(|missing| format!("; unavailable: {missing}"));
+        let missing: String = missing.collect();
+        return Err(Failure::Usage(format!("{benchmark} needs a device of OpenCL or CUDA{missing}")));
+    }
+    Ok(found)
+}
+
+pub(crate) fn failed(error: Failed) -> Failure {
+    Failure::Work(error.to_string())
+}
+
 /// Measures a chain on each of two devices, alone and both at once.
-#[cfg(any(feature = "cuda", feature = "opencl"))]
 fn pair(
-    platform: &dml::Platform,
-    devices: [dml::DeviceId; 2],
+    platform: &Platform,
+    devices: [DeviceId; 2],
     options: &ChainOptions,
 ) -> Result<json::ChainPair, Failure> {
-    use dml_workloads::by_hand::chain::{Chains, Failed, Shape};
-
     /// The number of elements of the buffers: a kernel takes longer than two submissions.
     const ELEMENTS: u64 = 1 << 20;
 
-    let failed = |error: Failed| Failure::Work(error.to_string());
     let new = |device| Chains::new(platform, device, ELEMENTS).map_err(failed);
     let ([one, other], kernels) = ([new(devices[0])?, new(devices[1])?], options.kernels as usize);
-    let mut seconds: [Vec<f64>; 3] = Default::default();
-    for round in 0..=options.runs {
-        let times = [
-            one.submitted(Shape::Chain, kernels),
-            other.submitted(Shape::Chain, kernels),
-            Chains::at_once(&[&one, &other], kernels),
-        ];
-        for (seconds, time) in seconds.iter_mut().zip(times) {
-            let time = time.map_err(failed)?.as_secs_f64();
-            if round > 0 {
-                seconds.push(time);
-            }
-        }
-    }
+    let seconds = take_turns(options.runs, || {
+        Ok([
+            one.submitted(Shape::Chain, kernels)?,
+            other.submitted(Shape::Chain, kernels)?,
+            Chains::at_once(&[&one, &other], kernels)?,
+        ])
+    })?;
     let per_kernel = |seconds: &[f64]| median(seconds) * 1e9 / options.kernels as f64;
     let [first, second, both] = &seconds;
     let alone = first.iter().zip(second).map(|(one, other)| one.max(*other));
@@ -114,14 +96,28 @@ fn pair(
     })
 }
 
-#[cfg(any(feature = "cuda", feature = "opencl"))]
-fn median(seconds: &[f64]) -> f64 {
-    dml::scheduler::metrics::Summary::of(seconds).map_or(0.0, |summary| summary.median)
+/// Runs rounds in which several ways take turns. Returns the seconds of each way. The first round does not
+/// count.
+pub(crate) fn take_turns<const WAYS: usize>(
+    runs: u32,
+    mut round: impl FnMut() -> Result<[Duration; WAYS], Failed>,
+) -> Result<[Vec<f64>; WAYS], Failure> {
+    let mut seconds = [const { Vec::new() }; WAYS];
+    for number in 0..=runs {
+        let times = round().map_err(failed)?;
+        if number > 0 {
+            seconds.iter_mut().zip(times).for_each(|(seconds, time)| seconds.push(time.as_secs_f64()));
+        }
+    }
+    Ok(seconds)
+}
+
+pub(crate) fn median(seconds: &[f64]) -> f64 {
+    Summary::of(seconds).map_or(0.0, |summary| summary.median)
 }
 
 /// Returns the medians of a row, from the seconds of each way: submitted, by hand, under one grant, and one
 /// after the other.
-#[cfg(any(feature = "cuda", feature = "opencl"))]
 fn row(
     (device, shape, elements): (String, &'static str, u64),
     kernels: u64,
@@ -175,7 +171,6 @@ fn text(result: &json::Chain) -> String {
 mod tests {
     use super::*;
 
-    #[cfg(any(feature = "cuda", feature = "opencl"))]
     #[test]
     fn every_figure_is_the_median_of_its_way() {
         let around = |median: f64| vec![median * 5.0, median / 2.0, median];
