@@ -8,7 +8,7 @@
 
 mod text;
 
-use crate::by_hand::ByHand;
+use crate::by_hand::{self, ByHand};
 use crate::cli::{
     AllOptions, BenchCommand, BenchFiles, BenchOptions, BenchTable, MachineOptions, NO_FILES, PerDevice,
     SizeSpec,
@@ -34,7 +34,6 @@ use dml::prelude::*;
 use dml::scheduler::metrics::Overlap;
 use dml::scheduler::{Knowledge, Report};
 use dml::timeline::Trace;
-use dml_workloads::by_hand::HostMemory;
 use dml_workloads::prepare::{Input, PrepareError, Prepared, Workload};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -661,9 +660,7 @@ impl<'a> Bench<'a> {
         if !self.options.by_hand {
             return Ok(None);
         }
-        // Both sides transfer the same kind of memory.
-        let is_pinned = self.name(device).starts_with("cuda:") && pinned_bytes(self.platform).is_some();
-        let memory = if is_pinned { HostMemory::Suited } else { HostMemory::Ordinary };
+        let memory = by_hand::memory(self.platform, device);
         ByHand::of(self.platform, device, memory, self.prepared)
     }
 

@@ -2,9 +2,16 @@
 
 use crate::failure::Failure;
 use crate::figures;
+use crate::machine::pinned_bytes;
 use dml::core::{DeviceId, Platform};
 use dml_workloads::by_hand::{HostMemory, Program};
 use dml_workloads::prepare::Prepared;
+
+/// Returns the kind of memory that DML transfers for a device, for programs by hand beside it.
+pub(crate) fn memory(platform: &Platform, device: DeviceId) -> HostMemory {
+    let is_gpu = platform.device_desc(device).name.starts_with("cuda:");
+    if is_gpu && pinned_bytes(platform).is_some() { HostMemory::Suited } else { HostMemory::Ordinary }
+}
 
 /// A hand-written program and its times.
 pub(crate) struct ByHand {
