@@ -111,11 +111,17 @@ impl Device for Cuda {
         let number = number.ok_or_else(|| unusable(platform, device, "its name has no device number"))?;
         let context = CudaContext::new(number)?;
         // Events would make each call slower than by hand.
-        // SAFETY: all memory is used on one stream, which is created in the next statement.
+        // SAFETY: all memory is used on one stream, which is created in the next statement, or the caller
+        // of `another` orders the commands.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream()?;
         let pool = if context.has_async_alloc() { Some(Self::pool(&context)?) } else { None };
         Ok(Self { stream, pool, calls: Cell::default(), dml: (platform.clone(), device) })
+    }
+
+    fn another(&self) -> Result<Self, ByHandError> {
+        let stream = self.stream.context().new_stream()?;
+        Ok(Self { stream, pool: self.pool, calls: Cell::default(), dml: self.dml.clone() })
     }
 
     fn calls(&self) -> &Cell<Calls> {

@@ -19,6 +19,8 @@ pub mod chain;
 pub(crate) mod cuda;
 #[cfg(feature = "opencl")]
 pub(crate) mod opencl;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+pub mod pipeline;
 
 use crate::prepare::{Language, Plain, PlainArgument, Recipe, plain};
 use bytemuck::Pod;
@@ -202,6 +204,10 @@ pub(crate) trait Device: Sized + 'static {
     type Buffer: 'static;
 
     fn open(platform: &Platform, device: DeviceId) -> Result<Self, ByHandError>;
+
+    /// Opens another queue, on which the buffers and kernels of this one may be used. The caller orders the
+    /// commands of the two.
+    fn another(&self) -> Result<Self, ByHandError>;
 
     /// The calls since the count was last reset.
     fn calls(&self) -> &Cell<Calls>;

@@ -27,7 +27,7 @@ impl From<ClError> for ByHandError {
 #[derive(Debug)]
 pub(crate) struct OpenCl {
     queue: Arc<CommandQueue>,
-    context: Context,
+    context: Arc<Context>,
     shares_memory: bool,
     calls: Cell<Calls>,
     /// Keeps a sub-device alive.
@@ -81,6 +81,13 @@ impl Drop for Buffer {
     }
 }
 
+/// Creates a queue for the device of a context.
+fn queue(context: &Context) -> Result<Arc<CommandQueue>, ByHandError> {
+    // `CommandQueue::create` works on OpenCL 1.2; the newer call needs 2.0.
+    // SAFETY: a live context and its own device.
+    Ok(Arc::new(unsafe { CommandQueue::create(context, context.default_device(), 0) }?))
+}
+
 impl Device for OpenCl {
     type Kernel = Kernel;
     type Buffer = Buffer;
@@ -88,13 +95,17 @@ impl Device for OpenCl {
     fn open(platform: &Platform, device: DeviceId) -> Result<Self, ByHandError> {
         let id = home::<OpenClArena>(platform, device)?.device().0;
         let device = opencl3::device::Device::new(without_provenance_mut(id));
-        let context = Context::from_device(&device)?;
-        // `CommandQueue::create` works on OpenCL 1.2; the newer call needs 2.0.
-        // SAFETY: a live context and its own device.
-        let queue = unsafe { CommandQueue::create(&context, device.id(), 0) }?;
+        let context = Arc::new(Context::from_device(&device)?);
+        let queue = queue(&context)?;
         let shares_memory = device.host_unified_memory()?;
-        let (queue, calls) = (Arc::new(queue), Cell::default());
-        Ok(Self { queue, context, shares_memory, calls, _platform: platform.clone() })
+        Ok(Self { queue, context, shares_memory, calls: Cell::default(), _platform: platform.clone() })
+    }
+
+    fn another(&self) -> Result<Self, ByHandError> {
+        let (context, platform) = (self.context.clone(), self._platform.clone());
+        let queue = queue(&context)?;
+        let (shares_memory, calls) = (self.shares_memory, Cell::default());
+        Ok(Self { queue, context, shares_memory, calls, _platform: platform })
     }
 
     fn calls(&self) -> &Cell<Calls> {

@@ -26,7 +26,7 @@ use crate::progress::Progress;
 use crate::replay;
 use crate::suite;
 use crate::timeline;
-use crate::{chain, never_loses};
+use crate::{chain, never_loses, pipeline};
 use dml::core::record::{Event, OPERATIONS};
 use dml::core::{DeviceId, record::Operation};
 use dml::energy::{Energy, EnergyError, EnergySources};
@@ -48,6 +48,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
         Some(BenchTable::NeverLoses(options)) => never_loses::run(options),
         Some(BenchTable::Offload(options)) => offload::run(options),
         Some(BenchTable::Chain(options)) => chain::run(options),
+        Some(BenchTable::Pipeline(options)) => pipeline::run(options),
         None => run_workloads(command),
     }
 }

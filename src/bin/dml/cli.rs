@@ -193,6 +193,8 @@ pub(crate) enum BenchTable {
     Offload(OffloadOptions),
     /// Measures small kernels that depend on each other, submitted and queued by hand.
     Chain(ChainOptions),
+    /// Measures chunks whose transfers overlap the kernels of other chunks, submitted and queued by hand.
+    Pipeline(PipelineOptions),
 }
 
 /// The devices of a benchmark, and their storage.
@@ -350,6 +352,32 @@ pub(crate) struct ChainOptions {
     pub(crate) kernels: u64,
 
     /// Number of measured rounds.
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) runs: u32,
+
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PipelineOptions {
+    #[command(flatten)]
+    pub(crate) machine: MachineOptions,
+
+    /// Number of chunks.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) chunks: u32,
+
+    /// Number of 4-byte elements of a chunk.
+    #[arg(long, default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) elements: u32,
+
+    /// Number of multiply-adds per element. Default: as many as make kernels as long as the transfers.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: Option<u32>,
+
+    /// Number of measured rounds, in which all ways take turns.
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: u32,
 

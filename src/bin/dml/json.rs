@@ -455,6 +455,31 @@ pub(crate) struct ChainRow {
     pub(crate) over_by_hand: f64,
 }
 
+/// The output of `dml bench pipeline`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Pipeline {
+    pub(crate) chunks: u32,
+    pub(crate) elements: u32,
+    pub(crate) pinned_bytes: Option<u64>,
+    pub(crate) runs: u32,
+    pub(crate) rows: Vec<PipelineRow>,
+}
+
+/// The chunks on one device. All figures are medians.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct PipelineRow {
+    pub(crate) device: String,
+    pub(crate) rounds: u32,
+    pub(crate) submitted_s: f64,
+    pub(crate) by_hand_s: f64,
+    pub(crate) one_by_one_s: f64,
+    pub(crate) transfers_s: f64,
+    pub(crate) kernels_s: f64,
+    pub(crate) of_by_hand: f64,
+    pub(crate) hidden: f64,
+    pub(crate) hidden_by_hand: f64,
+}
+
 /// The output of `dml bench never-loses`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct NeverLoses {

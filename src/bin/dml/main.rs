@@ -18,6 +18,7 @@ mod machine;
 mod never_loses;
 mod offload;
 mod output;
+mod pipeline;
 mod plan;
 mod progress;
 mod replay;
