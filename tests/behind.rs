@@ -4,7 +4,10 @@
 
 use dml::arenas::{Discover, DiscoverOptions, Mechanisms, launch};
 use dml::core::record::EventKind;
-use dml::core::{Access, AcquireError, Buffer, DeviceId, InFlight, ItemShape, Launch, LaunchArg, Launcher, Platform, Region};
+use dml::core::{
+    Access, AcquireError, Buffer, DeviceId, InFlight, ItemShape, Launch, LaunchArg, Launcher, Platform,
+    Region,
+};
 use dml_verify::history::assert_history;
 use std::sync::Arc;
 
@@ -30,7 +33,9 @@ struct Scene {
 impl Scene {
     /// Returns `None` on a machine without OpenCL, unless it is expected there.
     fn new() -> Option<Self> {
-        let platform = Platform::builder().discover_with(&DiscoverOptions::default().mechanisms(Mechanisms::Staged)).unwrap();
+        let platform = Platform::builder()
+            .discover_with(&DiscoverOptions::default().mechanisms(Mechanisms::Staged))
+            .unwrap();
         let platform = platform.build().unwrap();
         let Ok(device) = platform.device("opencl:0") else {
             assert!(std::env::var_os("DML_EXPECT_OPENCL").is_none(), "there is no OpenCL device");

@@ -132,6 +132,7 @@ pub use request::acquire::{Acquire, AcquireFuture};
 pub use request::course::Submission;
 pub use request::flight::InFlight;
 pub use request::grant::Grants;
+pub use request::kernels::{GrantArg, bytes, local};
 pub use request::launch::{
     ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Ranges, Scalar, SharedLauncher, WrongScalar,
 };

@@ -120,6 +120,12 @@ impl Submitted {
         }
     }
 
+    /// Returns the event behind the kernel, if it is one of this session: `None` within if it has ended.
+    pub(super) fn event_of(&self, session: &Arc<Session>) -> Option<Option<Arc<Raw<CUevent>>>> {
+        let mark = Arc::ptr_eq(&self.session, session).then(|| self.mark().ok())??;
+        Some(mark.map(|(_, event)| event))
+    }
+
     fn ended(&self, (last, event): Mark) {
         let needless = self.session.marks.ended(last);
         for event in needless.into_iter().chain([event]) {
@@ -189,5 +195,9 @@ impl Completion for Submitted {
             // The driver reports no events of a lost device.
             Err(_) => true,
         }
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 }

@@ -28,7 +28,6 @@ use cudarc::driver::sys::{
 };
 use dml_core::internal::sync::{Arc, Mutex};
 use dml_core::{Fence, NativeHandle, TransferError};
-use smallvec::SmallVec;
 use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -614,19 +613,33 @@ impl Session {
         })
     }
 
-    /// Makes a stream wait for commands of this session, given by their fences. Returns whether it does: not
+    /// Makes streams wait for commands of this session, given by their fences. Returns whether they do: not
     /// for a fence of other work, nor after a failed call.
     pub(super) fn waits_for(self: &Arc<Self>, ways: &[Way], commands: &[&Fence]) -> bool {
-        let events = commands.iter().filter(|fence| !fence.is_done());
-        let events = events.map(|fence| fence.completion::<Command>()?.event_of(self));
-        let Some(events) = events.collect::<Option<SmallVec<[CUevent; 4]>>>() else { return false };
+        commands.iter().filter(|fence| !fence.is_done()).all(|fence| {
+            if let Some(command) = fence.completion::<Command>() {
+                return command.event_of(self).is_some_and(|event| self.all_wait_for(ways, event));
+            }
+            match fence.completion::<Submitted>().and_then(|kernel| kernel.event_of(self)) {
+                Some(Some(event)) => {
+                    let wait = self.all_wait_for(ways, event.0);
+                    if let Some(event) = Arc::into_inner(event) {
+                        self.take_back(event);
+                    }
+                    wait
+                }
+                Some(None) => true,
+                None => false,
+            }
+        })
+    }
+
+    fn all_wait_for(&self, ways: &[Way], event: CUevent) -> bool {
         let Ok(_entered) = self.enter() else { return false };
         ways.iter().all(|&way| {
-            events.iter().all(|&event| {
-                // SAFETY: a recorded event, and a live stream of its context.
-                let waits = unsafe { cuStreamWaitEvent(self.lane(way).stream(), event, 0) };
-                check(WAIT, waits).map_err(|failure| self.note(failure)).is_ok()
-            })
+            // SAFETY: a recorded event, and a live stream of its context.
+            let waits = unsafe { cuStreamWaitEvent(self.lane(way).stream(), event, 0) };
+            check(WAIT, waits).map_err(|failure| self.note(failure)).is_ok()
         })
     }
 

@@ -146,7 +146,11 @@ impl<M: CrossArena> CrossArena for Here<M> {
     }
 
     fn copy_behind(&self, job: CopyJob, kernel: &Fence) -> Result<Fence, TransferError> {
-        if self.origin.is_here() { self.mechanism.copy_behind(job, kernel) } else { Err(TransferError::Infeasible) }
+        if self.origin.is_here() {
+            self.mechanism.copy_behind(job, kernel)
+        } else {
+            Err(TransferError::Infeasible)
+        }
     }
 }
 

@@ -177,7 +177,8 @@ impl Session {
             // SAFETY: the queue was just created, and its only reference is taken over here.
             queue.map(|queue| unsafe { Queue::own(queue) }).map_err(failed("clCreateCommandQueue"))
         };
-        let transfers = if part.overlaps { Some([open_queue()?, open_queue()?, open_queue()?]) } else { None };
+        let transfers =
+            if part.overlaps { Some([open_queue()?, open_queue()?, open_queue()?]) } else { None };
         let has_further = part.overlaps && part.sort != Sort::Cpu;
         let further = (1..if has_further { KERNEL_QUEUES } else { 1 })
             .map(|_| open_queue())

@@ -136,7 +136,16 @@ type Ends = SmallVec<[(ArenaId, BlockRef); 2]>;
 impl Run {
     pub(crate) fn new(buffer: &RawBuffer, plan: SyncPlan, origin: &'static Location<'static>) -> Self {
         let (buffer, execution, pending) = (buffer.clone(), Execution::new(plan), VecDeque::new());
-        Self { buffer, execution, pending, failed: None, origin, is_over: false, stop: None, is_behind: false }
+        Self {
+            buffer,
+            execution,
+            pending,
+            failed: None,
+            origin,
+            is_over: false,
+            stop: None,
+            is_behind: false,
+        }
     }
 
     /// Begins the copies of a kernel's results to an arena, behind the kernel. `None` if they cannot begin
@@ -503,12 +512,7 @@ impl Run {
         task
     }
 
-    fn copy(
-        &mut self,
-        copy: CopyOp,
-        CopyEnds { from, to, map_changes }: CopyEnds,
-        pause: Pause<'_>,
-    ) -> Task {
+    fn copy(&mut self, copy: CopyOp, CopyEnds { from, to, map_changes }: CopyEnds, pause: Pause<'_>) -> Task {
         let (platform, span) = (&self.buffer().platform, copy.span);
         let (begun, loan) = (Instant::now(), Loan::default());
         let source = copy.from().zip(from.as_ref()).map(|(arena, end)| (arena, end.block.clone()));

@@ -101,6 +101,13 @@ pub enum AcquireError {
         /// The error of the transfer.
         cause: TransferError,
     },
+    /// A kernel that was launched under the grants failed ([`Grants::launch`](crate::Grants::launch)). The
+    /// bytes granted for writing are poisoned.
+    #[error("a kernel launched under the grants failed: {cause}")]
+    KernelFailed {
+        /// The framework's error of the first kernel that failed.
+        cause: TransferError,
+    },
     /// A change of map state failed. The buffer's contents did not change.
     #[error("giving {device_name} access to {buffer} in {arena} failed: {cause}")]
     MapFailed {
@@ -382,7 +389,9 @@ impl AcquireError {
     pub fn is_device_lost(&self) -> bool {
         match self {
             Self::DeviceLost { .. } => true,
-            Self::CopyFailed { cause, .. } | Self::MapFailed { cause, .. } => cause.is_device_lost(),
+            Self::CopyFailed { cause, .. } | Self::MapFailed { cause, .. } | Self::KernelFailed { cause } => {
+                cause.is_device_lost()
+            }
             Self::Alloc { cause, .. } => cause.is_device_lost(),
             _ => false,
         }

@@ -16,6 +16,7 @@ use crate::platform::stream::{AllHeld, Cause, Failure, Held, Refused, Start, Str
 use crate::request::acquire::{Acquire, Purpose};
 use crate::request::flight::InFlight;
 use crate::request::grant::Grants;
+use crate::request::kernels::Fences;
 use crate::request::launch::{ItemShape, Launch, LaunchArg, LaunchError, Launcher};
 use crate::request::submit::SubmitError;
 use std::future::Future;
@@ -74,7 +75,7 @@ impl Course {
         begun: Begun,
         failures: u64,
     ) -> Result<Submission, SubmitError> {
-        let (aside, kernel) = match begun {
+        let (aside, kernel): (_, Option<Fence>) = match begun {
             Begun::Here(Ok(kernel)) => (None, Some(kernel)),
             Begun::Here(Err(error)) => return Err(self.not_launched(error, grants, failures)),
             Begun::Aside(aside) => (Some(aside), None),
@@ -85,7 +86,7 @@ impl Course {
             aside,
             results: self.results,
             failed: None,
-            running: InFlight::of(grants, kernel),
+            running: InFlight::of(grants, kernel.into_iter().collect()),
         };
         kernel.bring_results();
         let number = self.push(kernel, held, failures);
@@ -113,7 +114,8 @@ impl Course {
             LaunchError::Failed(cause) => {
                 // It ends behind the kernels before it, which would otherwise commit what it has written to.
                 let cause: Cause = cause.into();
-                let (running, failed) = (InFlight::of(grants.hand_over(), None), Some(cause.clone()));
+                let (running, failed) =
+                    (InFlight::of(grants.hand_over(), Fences::new()), Some(cause.clone()));
                 let kernel = Kernel { aside: None, results: None, failed, running };
                 let number = self.push(kernel, AllHeld::new(), failures);
                 // On a stream, the caller cannot wait for it.

@@ -5,6 +5,7 @@ use crate::base::id::DeviceId;
 use crate::memory::error::TransferError;
 use crate::memory::fence::Fence;
 use crate::request::grant::Grants;
+use crate::request::kernels::Fences;
 use crate::request::launch::LaunchError;
 use std::future::Future;
 use std::pin::Pin;
@@ -35,15 +36,18 @@ use std::task::{Context, Poll};
 #[must_use = "dropping it waits for the kernel and commits nothing"]
 pub struct InFlight {
     grants: Option<Grants>,
-    kernel: Option<Fence>,
-    /// The result of a kernel that was waited for.
+    /// The kernels, in the order of their launches.
+    kernels: Fences,
+    /// The result of kernels that were waited for.
     result: Result<u64, TransferError>,
 }
 
 impl InFlight {
-    /// Makes the value for a kernel, which may not be launched yet.
-    pub(super) fn of(grants: Grants, kernel: Option<Fence>) -> Self {
-        Self { grants: Some(grants), kernel, result: Ok(0) }
+    /// Makes the value for the kernels launched under the grants and others. There may be none yet.
+    pub(super) fn of(mut grants: Grants, others: Fences) -> Self {
+        let mut kernels = grants.take_kernels();
+        kernels.extend(others);
+        Self { grants: Some(grants), kernels, result: Ok(0) }
     }
 
     /// Launches the kernel.
@@ -51,7 +55,7 @@ impl InFlight {
         &mut self,
         launch: impl FnOnce(&mut Grants) -> Result<Fence, LaunchError>,
     ) -> Result<(), LaunchError> {
-        self.kernel = self.grants.as_mut().map(launch).transpose()?;
+        self.kernels.extend(self.grants.as_mut().map(launch).transpose()?);
         Ok(())
     }
 
@@ -63,7 +67,8 @@ impl InFlight {
     /// A buffer is copied if one copy brings its bytes to memory that is allocated, the frameworks can order
     /// that copy behind the kernel, and no other request waits for the buffer. Nothing happens to others.
     pub fn bring_results(&mut self, device: DeviceId) -> bool {
-        match (&mut self.grants, &self.kernel) {
+        // The last kernel ends after those before it: they run in order, or were waited for.
+        match (&mut self.grants, self.kernels.last()) {
             (Some(grants), Some(kernel)) => grants.bring_results(device, kernel),
             _ => false,
         }
@@ -90,9 +95,8 @@ impl InFlight {
 
     /// Waits for the kernel, and keeps its result.
     pub(super) fn finish(&mut self) {
-        if let Some(kernel) = self.kernel.take() {
-            self.result = waited(kernel);
-        }
+        let ended = self.kernels.drain(..).map(waited).fold(Ok(0), Result::and);
+        self.result = std::mem::replace(&mut self.result, Ok(0)).and(ended);
     }
 
     /// Returns whether the kernel is known to have ended, so that [`wait`](Self::wait) returns at once. This
@@ -101,12 +105,12 @@ impl InFlight {
     #[must_use]
     pub fn has_ended(&self) -> bool {
         let ended = |kernel: &Fence| guard(|| kernel.has_ended()).unwrap_or(false);
-        self.kernel.as_ref().is_none_or(ended)
+        self.kernels.iter().all(ended)
     }
 
     /// Returns whether the only way to learn the end of the kernel is to block.
     pub(super) fn blocks(&self) -> bool {
-        self.kernel.as_ref().is_some_and(Fence::blocks)
+        self.kernels.iter().any(Fence::blocks)
     }
 
     fn ended(&mut self, ended: Result<u64, TransferError>) -> Result<Grants, TransferError> {
@@ -124,7 +128,7 @@ impl InFlight {
 }
 
 /// Waits for foreign work, and converts a panic into an error.
-fn waited(fence: Fence) -> Result<u64, TransferError> {
+pub(super) fn waited(fence: Fence) -> Result<u64, TransferError> {
     guard(|| fence.wait()).unwrap_or_else(|message| Err(TransferError::Panicked { message }))
 }
 
@@ -132,15 +136,15 @@ impl Future for InFlight {
     type Output = Result<Grants, TransferError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let ended = match &mut self.kernel {
-            Some(kernel) => guard(|| kernel.poll(context.waker()))
-                .unwrap_or_else(|message| Poll::Ready(Err(TransferError::Panicked { message }))),
-            None => Poll::Ready(Ok(0)),
-        };
-        ended.map(|ended| {
-            quietly(self.kernel.take());
-            self.ended(ended)
-        })
+        while let Some(kernel) = self.kernels.first_mut() {
+            let polled = guard(|| kernel.poll(context.waker()))
+                .unwrap_or_else(|message| Poll::Ready(Err(TransferError::Panicked { message })));
+            let Poll::Ready(ended) = polled else { return Poll::Pending };
+            quietly(self.kernels.remove(0));
+            self.result = std::mem::replace(&mut self.result, Ok(0)).and(ended);
+        }
+        let ended = std::mem::replace(&mut self.result, Ok(0));
+        Poll::Ready(self.ended(ended))
     }
 }
 

@@ -28,11 +28,13 @@ use crate::memory::host::{CastError, HostMemory, Lease, Loan};
 use crate::memory::request::{CopyIn, CopyOut};
 use crate::request::flight::InFlight;
 use crate::request::held;
+use crate::request::kernels::Kernels;
 use crate::request::region::Region;
 use crate::request::view::View;
 use crate::state::{BusyReason, EventKind, Outcome};
 use bytemuck::Pod;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -310,18 +312,20 @@ pub struct Grants {
     /// The grants in canonical order.
     grants: Vec<Grant>,
     /// The items in the order of the request.
-    items: SmallVec<[Item; 3]>,
+    pub(super) items: SmallVec<[Item; 3]>,
     /// Whether a launcher has launched under these grants.
     has_launched: bool,
     /// Whether a kernel has been launched whose end ends the grants.
     has_started: bool,
     /// The first failure of a copy that was in flight with the grants.
     arrived: Result<(), AcquireError>,
+    /// The kernels launched under the grants. The lock makes the value `Sync`.
+    pub(super) kernels: Option<Box<Mutex<Kernels>>>,
 }
 
 impl Grants {
     pub(crate) fn new(grants: Vec<Grant>, items: SmallVec<[Item; 3]>) -> Self {
-        Self { grants, items, has_launched: false, has_started: false, arrived: Ok(()) }
+        Self { grants, items, has_launched: false, has_started: false, arrived: Ok(()), kernels: None }
     }
 
     /// Records a launch under these grants, and returns whether it is the first one. Only the first one may
@@ -653,7 +657,15 @@ impl Grants {
 
     /// Ties the grants to a launched kernel, so that they do not end before it does.
     pub fn in_flight(mut self, kernel: Fence) -> InFlight {
-        self.has_started = true;
+        self.started();
+        InFlight::of(self, smallvec![kernel])
+    }
+
+    /// Records that a kernel has started whose end ends the grants.
+    pub(super) fn started(&mut self) {
+        if std::mem::replace(&mut self.has_started, true) {
+            return;
+        }
         for grant in &self.grants {
             grant.launched_on();
             grant.written();
@@ -661,7 +673,18 @@ impl Grants {
                 grant.buffer.0.start(grant.id);
             }
         }
-        InFlight::of(self, Some(kernel))
+    }
+
+    /// Returns the claims on a range of a buffer, all of whose bytes must be granted.
+    pub(super) fn claims_within(
+        &self,
+        buffer: &RawBuffer,
+        bytes: &Range<u64>,
+    ) -> Result<SmallVec<[Claim; 1]>, ViewError> {
+        let grant = self.of(buffer)?;
+        let span = grant.granted_span(&buffer.range(bytes.clone()))?;
+        let within = |claim: &Claim| Some(Claim { span: claim.span.intersection(span)?, ..*claim });
+        Ok(grant.claims.touching(span).iter().filter_map(within).collect())
     }
 
     /// Begins to copy what the kernel overwrites to a device, behind the kernel. Returns whether all that the
@@ -672,8 +695,7 @@ impl Grants {
         };
         for grant in self.grants.iter_mut().filter(|grant| grant.overwrites()) {
             if let Moving::Nothing = grant.moving
-                && let Some(run) =
-                    Run::behind(&grant.buffer, (grant.id, goal), kernel, grant.acquired_at)
+                && let Some(run) = Run::behind(&grant.buffer, (grant.id, goal), kernel, grant.acquired_at)
             {
                 grant.moving = Moving::Results(Box::new(Mutex::new(run)));
             }
@@ -760,7 +782,12 @@ impl Grants {
         self.end_all(Outcome::Done, true)
     }
 
-    fn end_all(mut self, outcome: Outcome, is_whole: bool) -> Result<(), AcquireError> {
+    fn end_all(mut self, mut outcome: Outcome, is_whole: bool) -> Result<(), AcquireError> {
+        let ended = self.finish_kernels();
+        if ended.is_err() {
+            self.notice_losses();
+            outcome = Outcome::Failed;
+        }
         let is_refused = outcome == Outcome::Clean && self.grants.iter().any(Grant::overwrites);
         if outcome == Outcome::Failed || is_refused {
             self.wait_for_tail();
@@ -781,6 +808,9 @@ impl Grants {
             }
         }
         self.grants.clear();
+        if let Err(cause) = ended {
+            return Err(AcquireError::KernelFailed { cause });
+        }
         if result.is_ok() && outcome == Outcome::Done {
             // A copy that fails is made again by those that need the bytes.
             results.into_iter().for_each(|run| _ = run.into_inner().complete_behind());
@@ -791,6 +821,7 @@ impl Grants {
     /// Ends access after a failed use, as a drop does. The contents stay as they were, or are poisoned where
     /// storage was taken for writing. Later errors report the poisoning grant as failed, not as dropped.
     pub fn roll_back(mut self) {
+        let _ = self.finish_kernels();
         self.wait_for_tail();
         while let Some(mut grant) = self.grants.pop() {
             let _ = grant.end(grant.roll_back(), PoisonedEnd::Failed);
@@ -811,7 +842,8 @@ impl Grants {
     /// # Errors
     /// [`AcquireError::DeviceLost`]; all grants are then released as failed.
     pub fn downgrade(mut self) -> Result<Self, AcquireError> {
-        if let Err(error) = self.arrive() {
+        let ended = self.finish_kernels().map_err(|cause| AcquireError::KernelFailed { cause });
+        if let Err(error) = ended.and_then(|_| self.arrive()) {
             let _ = self.end(Outcome::Failed);
             return Err(error);
         }
@@ -832,6 +864,7 @@ impl Grants {
 
 impl Drop for Grants {
     fn drop(&mut self) {
+        let _ = self.finish_kernels();
         self.wait_for_tail();
         // Grants end in reverse canonical order.
         while let Some(grant) = self.grants.pop() {

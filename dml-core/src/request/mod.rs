@@ -9,6 +9,7 @@ pub(crate) mod external;
 pub(crate) mod flight;
 pub(crate) mod grant;
 pub(crate) mod held;
+pub(crate) mod kernels;
 pub(crate) mod launch;
 pub(crate) mod lent;
 pub(crate) mod platform;

@@ -91,23 +91,50 @@ pub enum SubmitError {
 pub struct Items {
     dimensions: usize,
     sizes: [u64; 3],
+    groups: [u64; 3],
+}
+
+impl Items {
+    /// Sets the size of a work-group along each dimension, in work-items. By default, and where a size is 0,
+    /// the framework chooses it.
+    #[must_use]
+    pub fn in_groups(mut self, sizes: [u64; 3]) -> Self {
+        self.groups = sizes;
+        self
+    }
+
+    /// Returns the layout of the work-items, and the range along its last dimension.
+    pub(super) fn checked(self, kernel: &str) -> Result<(ItemShape, Range<u64>), Misfit> {
+        let Self { dimensions, sizes, groups } = self;
+        let [columns, rows, planes] = sizes;
+        // A kernel without work-items would not write what it is granted.
+        let count = columns.checked_mul(rows).and_then(|count| count.checked_mul(planes));
+        if !count.is_some_and(|count| (1..=i64::MAX.unsigned_abs()).contains(&count)) {
+            return Err(Misfit::Items { kernel: kernel.to_owned(), items: sizes });
+        }
+        Ok(match dimensions {
+            1 => (ItemShape::line(groups[0]), 0..columns),
+            2 => (ItemShape::rows(columns, [groups[0], groups[1]]), 0..rows),
+            _ => (ItemShape::planes([columns, rows], groups), 0..planes),
+        })
+    }
 }
 
 impl From<u64> for Items {
     fn from(items: u64) -> Self {
-        Self { dimensions: 1, sizes: [items, 1, 1] }
+        Self { dimensions: 1, sizes: [items, 1, 1], groups: [0; 3] }
     }
 }
 
 impl From<[u64; 2]> for Items {
     fn from([columns, rows]: [u64; 2]) -> Self {
-        Self { dimensions: 2, sizes: [columns, rows, 1] }
+        Self { dimensions: 2, sizes: [columns, rows, 1], groups: [0; 3] }
     }
 }
 
 impl From<[u64; 3]> for Items {
     fn from(sizes: [u64; 3]) -> Self {
-        Self { dimensions: 3, sizes }
+        Self { dimensions: 3, sizes, groups: [0; 3] }
     }
 }
 
@@ -143,14 +170,14 @@ pub struct Submit<'a> {
     launcher: &'a dyn SharedLauncher,
     label: Option<Arc<str>>,
     arguments: Vec<LaunchArg>,
-    local: [u64; 3],
+    groups: Option<[u64; 3]>,
     results: Option<DeviceId>,
 }
 
 impl<'a> Submit<'a> {
     fn new(platform: &Platform, device: DeviceId, launcher: &'a dyn SharedLauncher) -> Self {
-        let (arguments, local) = (Vec::with_capacity(ARGUMENTS), [0; 3]);
-        Self { platform: platform.clone(), device, launcher, label: None, arguments, local, results: None }
+        let (platform, arguments) = (platform.clone(), Vec::with_capacity(ARGUMENTS));
+        Self { platform, device, launcher, label: None, arguments, groups: None, results: None }
     }
 
     /// Sets the name that errors give the kernel, instead of the launcher's.
@@ -196,10 +223,9 @@ impl<'a> Submit<'a> {
         self.argument(LaunchArg::Local(bytes))
     }
 
-    /// Sets the size of a work-group along each dimension, in work-items. By default, and where a size is 0,
-    /// the framework chooses it.
+    /// Sets the size of a work-group, as [`Items::in_groups`] does.
     pub fn group(mut self, sizes: [u64; 3]) -> Self {
-        self.local = sizes;
+        self.groups = Some(sizes);
         self
     }
 
@@ -269,23 +295,14 @@ impl<'a> Submit<'a> {
         SubmitFuture { ready: self.checked(items.into()), acquiring: None, origin: Location::caller() }
     }
 
-    fn checked(self, Items { dimensions, sizes }: Items) -> Result<Ready<'a>, SubmitError> {
-        let Self { platform, device, launcher, label, arguments, local, results } = self;
+    fn checked(self, items: Items) -> Result<Ready<'a>, SubmitError> {
+        let Self { platform, device, launcher, label, arguments, groups, results } = self;
         let shared = launcher;
         let launcher = shared.launcher();
         guard(|| launcher.check(&arguments)).unwrap_or(Ok(()))?;
-        let [columns, rows, planes] = sizes;
         let label = label.unwrap_or_else(|| guard(|| launcher.label()).unwrap_or_default());
-        // A kernel without work-items would not write what it is granted.
-        let count = columns.checked_mul(rows).and_then(|count| count.checked_mul(planes));
-        if !count.is_some_and(|count| (1..=i64::MAX.unsigned_abs()).contains(&count)) {
-            return Err(Misfit::Items { kernel: label.to_string(), items: sizes }.into());
-        }
-        let (shape, items) = match dimensions {
-            1 => (ItemShape::line(local[0]), 0..columns),
-            2 => (ItemShape::rows(columns, [local[0], local[1]]), 0..rows),
-            _ => (ItemShape::planes([columns, rows], local), 0..planes),
-        };
+        let items = groups.map_or(items, |groups| items.in_groups(groups));
+        let (shape, items) = items.checked(&label)?;
         guard(|| launcher.check_groups(&shape)).unwrap_or(Ok(()))?;
         let is_in_order = guard(|| launcher.runs_in_order()).unwrap_or(false);
         let mut course = Course::new(platform, device, label, is_in_order)?;
@@ -329,16 +346,11 @@ impl Ready<'_> {
     /// Launches the kernel, or leaves that to the stream. `failures` is the number of failures on the stream
     /// before the request. Returns `None` if there was another one meanwhile: the kernel might then read what
     /// a failed one should have written.
-    fn launch(
-        &mut self,
-        mut grants: Grants,
-        failures: u64,
-    ) -> Option<Result<Submission, SubmitError>> {
+    fn launch(&mut self, mut grants: Grants, failures: u64) -> Option<Result<Submission, SubmitError>> {
         let stream = &self.course.stream;
         // Before the failures are counted: a launch that failed is among them, or the stream refuses others.
-        let is_aside = self.computes
-            || self.course.is_in_order && stream.launches_aside()
-            || grants.is_arriving();
+        let is_aside =
+            self.computes || self.course.is_in_order && stream.launches_aside() || grants.is_arriving();
         if stream.failures() != failures {
             drop(grants);
             return None;

@@ -10,7 +10,7 @@
 //! 3. What they overwrite is not valid any more from the start, also if the kernel fails. So only bytes that
 //!    the kernel overwrites come back: nobody needs their old contents to compute them again.
 
-use super::{BufferState, Begin, CopyKind, CopyOp, Outcome, Phase, Remains, Routes, Status, Step, SyncPlan};
+use super::{Begin, BufferState, CopyKind, CopyOp, Outcome, Phase, Remains, Routes, Status, Step, SyncPlan};
 use crate::base::access::{Access, Claims};
 use crate::base::id::{ArenaId, OwnerId};
 

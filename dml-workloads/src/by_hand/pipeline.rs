@@ -12,7 +12,7 @@ use super::chain::Failed;
 use super::{Arg, ByHandError, Device, Host, HostMemory, Pages, language, unusable};
 use crate::prepare::Language;
 use dml_arenas::launch;
-use dml_core::{Buffer, DeviceId, Launcher, Platform, Prefetch, Submission, SubmitError};
+use dml_core::{Buffer, DeviceId, Launcher, Platform, Submission, SubmitError};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -124,23 +124,20 @@ impl Pipeline {
 
     fn submit(&self, [input, output]: &[Buffer<u32>; 2], rounds: u32) -> Result<Submission, SubmitError> {
         let submit = self.platform.submit(self.device, &self.launcher).group([LOCAL, 1, 1]);
-        submit.read(input).write(output).scalar(rounds).scalar(input.len()).items(input.len())
+        let submit = submit.read(input).write(output).scalar(rounds).scalar(input.len());
+        submit.bring_results(self.host).items(input.len())
     }
 
-    /// Submits the kernels of all chunks with a prefetch of each result to the host, then waits for all of
-    /// them. Returns the elapsed time.
+    /// Submits the kernels of all chunks with their results, then reads these. Returns the elapsed time.
     ///
     /// # Errors
-    /// Those of [`Platform::submit`] and [`Buffer::prefetch`], or a wrong result.
+    /// Those of [`Platform::submit`], or a wrong result.
     pub fn submitted(&mut self, rounds: u32) -> Result<Duration, Failed> {
         let run = self.prepare()?;
         let begun = Instant::now();
-        let mut coming = Vec::with_capacity(self.buffers.len());
         for chunk in &self.buffers {
             self.submit(chunk, rounds)?;
-            coming.push(chunk[1].prefetch(self.host, ..));
         }
-        coming.into_iter().try_for_each(Prefetch::wait)?;
         let results = self.buffers.iter().map(|[_, output]| output.read()).collect::<Result<Vec<_>, _>>()?;
         let took = begun.elapsed();
         verified(results.iter().map(|result| &**result), run, rounds)?;
