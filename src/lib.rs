@@ -291,8 +291,9 @@ pub mod prelude {
     pub use dml_arenas::offload::{self, Registry};
     pub use dml_arenas::{Discover, DiscoverOptions, Sharing, Workers};
     pub use dml_core::{
-        Access, Acquire, AcquireError, Buffer, DeviceId, Grants, KernelId, Launcher, Pattern, Platform,
-        Prefetch, RawBuffer, ReadView, Region, Scalar, Submission, SubmitError, WriteView,
+        Access, Acquire, AcquireError, Buffer, DeviceId, GrantArg, Grants, Items, KernelId, Launcher,
+        Pattern, Platform, Prefetch, RawBuffer, ReadView, Region, Scalar, SharedLauncher, Submission, Submit,
+        SubmitError, WriteView, args,
     };
     pub use dml_scheduler::{
         Argument, Coexecutor, Footprint, Kernel, Knowledge, Package, Report, Running, Variant,

@@ -131,7 +131,7 @@ pub use platform::own_block::OwnBlock;
 pub use request::acquire::{Acquire, AcquireFuture};
 pub use request::course::Submission;
 pub use request::flight::InFlight;
-pub use request::grant::Grants;
+pub use request::grants::Grants;
 pub use request::kernels::{GrantArg, bytes, local};
 pub use request::launch::{
     ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Ranges, Scalar, SharedLauncher, WrongScalar,
@@ -142,3 +142,12 @@ pub use request::submit::{Items, Submit, SubmitError, SubmitFuture};
 pub use request::typed::{Buffer, BufferBuilder, RawBufferBuilder};
 pub use request::view::{ReadView, View, WriteView};
 pub use state::{AttachRefusal, BindRefusal, BusyReason, FreeRefusal, SyncPlan};
+
+/// The arguments of [`Grants::launch`](crate::Grants::launch), in the order of the kernel's signature: `&buffer`,
+/// `&buffer.range(..)`, scalars, [`local`](crate::local), [`bytes`](crate::bytes).
+#[macro_export]
+macro_rules! args {
+    ($($argument:expr),* $(,)?) => {
+        [$(::core::convert::Into::<$crate::GrantArg<'_>>::into($argument)),*]
+    };
+}

@@ -59,8 +59,8 @@ pub(super) struct Session {
     /// The additional queues for kernels that may overlap; empty on a device where they do not.
     further: Vec<Queue>,
     beside: Beside,
-    /// The queues for transfers to the device, from it, and from it behind a kernel that may still be running;
-    /// `None` if the kernels' queue takes them too.
+    /// The queues for transfers to the device, from it, and from it behind a running kernel; `None` if the
+    /// kernels' queue takes them too.
     transfers: Option<[Queue; 3]>,
     /// The queue for commands on blocks that no other command uses yet. They wait for no other command.
     aside: Queue,

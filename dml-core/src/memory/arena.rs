@@ -178,7 +178,7 @@ pub trait Arena: Any + Send + Sync + fmt::Debug {
     /// Has every kernel that is launched from now on begin on the device behind these transfers to the arena.
     /// Returns whether it will; if not, core waits for the transfers before the launch.
     ///
-    /// Core calls this before it launches a kernel on blocks that the transfers fill, if the kernel's launcher
+    /// Core calls this before it launches a kernel on blocks that the transfers fill, if the launcher
     /// [runs in order](crate::Launcher::runs_in_order). The default returns `false`.
     fn launch_behind(&self, transfers: &[&Fence]) -> bool {
         let _ = transfers;

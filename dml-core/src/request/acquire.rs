@@ -21,7 +21,7 @@ use crate::buffer::error::AcquireError;
 use crate::buffer::wait::Wait;
 use crate::platform::Platform;
 use crate::request::acquisition::{Acquisition, Part};
-use crate::request::grant::{Grants, Item};
+use crate::request::grants::{Grants, Item};
 use crate::request::region::Region;
 use smallvec::SmallVec;
 use std::cell::Cell;

@@ -11,7 +11,7 @@ use crate::base::sync::{Condvar, Mutex, MutexGuard};
 use crate::buffer::error::AcquireError;
 use crate::platform::stream::is_on_stream;
 use crate::request::acquire::{Acquire, AcquireFuture};
-use crate::request::grant::Grants;
+use crate::request::grants::Grants;
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;

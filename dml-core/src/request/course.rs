@@ -15,7 +15,7 @@ use crate::platform::Platform;
 use crate::platform::stream::{AllHeld, Cause, Failure, Held, Refused, Start, Stream, Work};
 use crate::request::acquire::{Acquire, Purpose};
 use crate::request::flight::InFlight;
-use crate::request::grant::Grants;
+use crate::request::grants::Grants;
 use crate::request::kernels::Fences;
 use crate::request::launch::{ItemShape, Launch, LaunchArg, LaunchError, Launcher};
 use crate::request::submit::SubmitError;

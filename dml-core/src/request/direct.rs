@@ -6,7 +6,7 @@ use crate::buffer::engine::Run;
 use crate::buffer::error::AcquireError;
 use crate::buffer::lock::External;
 use crate::platform::outstanding::Outstanding;
-use crate::request::grant::Grants;
+use crate::request::grants::Grants;
 use crate::request::held;
 use crate::request::region::RawRange;
 use crate::state::{Begin, BindRefusal, BusyReason, EventKind, Requestor};

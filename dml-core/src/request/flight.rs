@@ -4,7 +4,7 @@ use crate::base::guard::{guard, quietly};
 use crate::base::id::DeviceId;
 use crate::memory::error::TransferError;
 use crate::memory::fence::Fence;
-use crate::request::grant::Grants;
+use crate::request::grants::Grants;
 use crate::request::kernels::Fences;
 use crate::request::launch::LaunchError;
 use std::future::Future;
@@ -65,7 +65,8 @@ impl InFlight {
     /// if the kernel fails.
     ///
     /// A buffer is copied if one copy brings its bytes to memory that is allocated, the frameworks can order
-    /// that copy behind the kernel, and no other request waits for the buffer. Nothing happens to others.
+    /// that copy behind the kernel, and no other request waits for the buffer. Nothing happens to others, nor
+    /// to results that were already asked for.
     pub fn bring_results(&mut self, device: DeviceId) -> bool {
         // The last kernel ends after those before it: they run in order, or were waited for.
         match (&mut self.grants, self.kernels.last()) {

@@ -16,7 +16,7 @@ use crate::memory::error::TransferError;
 use crate::memory::fence::Fence;
 use crate::request::course::launched;
 use crate::request::flight::{InFlight, waited};
-use crate::request::grant::{Grants, Item};
+use crate::request::grants::{Grants, Item};
 use crate::request::launch::{Launch, LaunchArg, LaunchError, Launcher, Scalar};
 use crate::request::region::Region;
 use crate::request::submit::Items;
@@ -92,15 +92,6 @@ pub fn local<'a>(bytes: u64) -> GrantArg<'a> {
 #[must_use]
 pub fn bytes<'a>(value: &[u8]) -> GrantArg<'a> {
     GrantArg(Given::Value(LaunchArg::Bytes(value.into())))
-}
-
-/// The arguments of [`Grants::launch`](crate::Grants::launch), in the order of the kernel's signature: `&buffer`,
-/// `&buffer.range(..)`, scalars, [`local`](crate::local), [`bytes`](crate::bytes).
-#[macro_export]
-macro_rules! args {
-    ($($argument:expr),* $(,)?) => {
-        [$($crate::GrantArg::from($argument)),*]
-    };
 }
 
 impl Grants {

@@ -14,7 +14,7 @@ use crate::base::sync::Arc;
 use crate::buffer::RawBuffer;
 use crate::memory::fence::Fence;
 use crate::memory::host::sealed;
-use crate::request::grant::Grants;
+use crate::request::grants::Grants;
 use std::error::Error;
 use std::fmt;
 use std::ops::{Deref, Range};

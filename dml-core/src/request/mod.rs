@@ -8,6 +8,7 @@ pub(crate) mod direct;
 pub(crate) mod external;
 pub(crate) mod flight;
 pub(crate) mod grant;
+pub(crate) mod grants;
 pub(crate) mod held;
 pub(crate) mod kernels;
 pub(crate) mod launch;

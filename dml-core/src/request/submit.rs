@@ -16,7 +16,7 @@ use crate::memory::fence::Fence;
 use crate::platform::Platform;
 use crate::request::acquire::{Acquire, AcquireFuture, Purpose};
 use crate::request::course::{Aside, Begun, Course, Submission, failed, launched};
-use crate::request::grant::Grants;
+use crate::request::grants::Grants;
 use crate::request::launch::{ItemShape, Launch, LaunchArg, LaunchError, Misfit, Scalar, SharedLauncher};
 use crate::request::region::Region;
 use std::error::Error;

@@ -6,7 +6,7 @@ use crate::base::range::Span;
 use crate::buffer::error::AcquireError;
 use crate::buffer::error::ViewError;
 use crate::memory::host::Lease;
-use crate::request::grant::{Grants, cast_error};
+use crate::request::grants::{Grants, cast_error};
 use crate::request::typed::Buffer;
 use bytemuck::Pod;
 use std::marker::PhantomData;

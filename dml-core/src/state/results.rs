@@ -3,12 +3,12 @@
 //! ```text
 //!   granted ──results──▶ copies begin, behind the kernel ──release──▶ committed ──copies end──▶ valid there
 //! ```
-//! 1. The copies are those that a prefetch after the release would make, if it makes no other step. They begin
-//!    on the device behind the kernel, and end after the release.
-//! 2. They have the owner of the grant, which keeps all others from these bytes (I-3). Their arenas are pinned
-//!    as for any copy.
-//! 3. What they overwrite is not valid any more from the start, also if the kernel fails. So only bytes that
-//!    the kernel overwrites come back: nobody needs their old contents to compute them again.
+//! 1. The copies are those that a prefetch after the release would make, if it makes no other step. They
+//!    begin on the device behind the kernel, and end after the release.
+//! 2. They have the owner of the grant, which keeps all others from these bytes (I-3). Their arenas are
+//!    pinned as for any copy.
+//! 3. What they overwrite is not valid any more from the start, also if the kernel fails (I-30). So only
+//!    bytes that the kernel overwrites come back: to compute them again needs no old contents.
 
 use super::{Begin, BufferState, CopyKind, CopyOp, Outcome, Phase, Remains, Routes, Status, Step, SyncPlan};
 use crate::base::access::{Access, Claims};

@@ -46,8 +46,10 @@ const UNSAFE_PLACES: &[&str] = &[
     "examples/transfers.rs",
     "tests/functions.rs",
     "tests/kernels/",
+    "tests/behind/",
     "tests/launching.rs",
     "tests/submitting/",
+    "tests/under_grants.rs",
     "tests/loom/helpers.rs",
 ];
 

@@ -49,7 +49,7 @@ fn overwritten() -> (Driver, OwnerId) {
 fn i30_results_are_valid_once_committed_and_copied() {
     let (mut driver, grant) = overwritten();
     let execution = begun(&mut driver, grant, MAIN_ARENA);
-    // What was there before is given up, and nobody touches it.
+    // What was there before is given up, and no other request touches it.
     let main = |end| (end, vec![0], Defined);
     assert_eq!(driver.segments(), [main(5), (9, vec![], Poisoned(Lost)), main(LEN)]);
     let (_, asked) = driver.ask(MAIN_ARENA, (8, 9), ReadOnly);

@@ -2,6 +2,8 @@
 
 #![cfg(not(dml_loom))]
 
+mod device;
+
 use dml::arenas::{Discover, DiscoverOptions, Mechanisms, launch};
 use dml::core::record::EventKind;
 use dml::core::{
