@@ -38,6 +38,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "examples/bound.rs",
     "examples/coexecute.rs",
     "examples/iterated.rs",
+    "examples/mini_framework/runtime.rs",
     "examples/offload.rs",
     "examples/policy.rs",
     "examples/saxpy.rs",
