@@ -19,9 +19,11 @@ const WORDS: u64 = 16;
 const CPU: DeviceId = DeviceId(0);
 const GPU: DeviceId = DeviceId(1);
 
+type Ended = Option<Result<u64, TransferError>>;
+
 /// The end of a kernel.
 #[derive(Clone, Debug, Default)]
-struct Kernel(Arc<(Mutex<Option<Result<u64, TransferError>>>, Condvar)>);
+struct Kernel(Arc<(Mutex<Ended>, Condvar)>);
 
 impl Kernel {
     fn ended(result: Result<u64, TransferError>) -> Self {
@@ -342,6 +344,21 @@ fn i30_results_of_a_failed_kernel_are_valid_nowhere() {
         assert_eq!(b.read().unwrap()[5], 7);
         assert!(scene.platform.leaked_grants().is_empty());
     }
+}
+
+#[test]
+fn i30_what_a_failed_kernel_sent_is_not_taken_for_zeros() {
+    let scene = Scene::new();
+    let (a, kernel) = (scene.words(1), Kernel::default());
+    let b = scene.platform.buffer::<u32>(WORDS).zeroed().build().unwrap();
+    assert_eq!(b.read().unwrap()[0], 0);
+    let mut flight = scene.launched(scene.grants(&a, &b), &b, 40, &kernel);
+    assert!(flight.bring_results(CPU));
+    scene.end_copies(ALL);
+    kernel.end(Err(broken()));
+    flight.wait().unwrap_err();
+    b.raw().restore(0..WORDS * 4).unwrap();
+    assert!(b.read().unwrap().iter().all(|word| *word == 0));
 }
 
 /// A copy of results that fails, or that cannot be ordered, is made again for those that read.
