@@ -215,6 +215,7 @@ impl<'a> Replay<'a> {
                 self.granted(grant, arena, claims, seq)
             }
             EventKind::Launched { grant } => self.launched.push(grant),
+            EventKind::ResultsBegun { grant, arena } => self.results_begun(grant, arena),
             EventKind::Released { grant, outcome, commit } => self.released(grant, outcome, commit),
             EventKind::Downgraded { grant, commit } => self.downgraded(grant, commit),
             EventKind::CopyStarted { owner, from, to, span, .. } => {
@@ -376,6 +377,20 @@ impl<'a> Replay<'a> {
             });
         }
         true
+    }
+
+    fn results_begun(&mut self, grant: OwnerId, arena: ArenaId) {
+        let Some(holding) = self.grants.get(&grant).cloned() else {
+            self.found.push("results of what was not granted".to_owned());
+            return;
+        };
+        let group = self.group(arena);
+        for claim in holding.claims.iter().filter(|claim| claim.access == Access::WriteInvalidate) {
+            self.change(claim.span, |byte| {
+                byte.valid = byte.valid.minus(group);
+                byte.poisoned |= byte.valid.is_empty() && byte.contents == Contents::Defined;
+            });
+        }
     }
 
     fn released(&mut self, grant: OwnerId, outcome: Outcome, commit: Option<Seq>) {

@@ -156,7 +156,11 @@ impl Run {
         kernel: &Fence,
         origin: &'static Location<'static>,
     ) -> Option<Self> {
-        let plan = buffer.0.change(|locked, routes| locked.state.results(routes, grant, goal))?;
+        let plan = buffer.0.change(|locked, routes| {
+            let plan = locked.state.results(routes, grant, goal)?;
+            buffer.0.record(|| EventKind::ResultsBegun { grant, arena: goal });
+            Some(plan)
+        })?;
         let mut run = Self::new(buffer, plan, origin);
         run.is_behind = true;
         run.go_on(Pause::Behind(kernel)).is_pending().then_some(run)

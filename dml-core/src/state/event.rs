@@ -49,6 +49,14 @@ pub enum EventKind {
         /// The grant of the kernel.
         grant: OwnerId,
     },
+    /// Copies of what a kernel overwrites were enqueued behind it. Until they have arrived, the arena that they
+    /// fill does not hold these bytes.
+    ResultsBegun {
+        /// The grant of the kernel.
+        grant: OwnerId,
+        /// The arena to which they are brought.
+        arena: ArenaId,
+    },
     /// A grant ended.
     Released {
         /// The grant that ended.
