@@ -49,8 +49,8 @@ pub enum EventKind {
         /// The grant of the kernel.
         grant: OwnerId,
     },
-    /// Copies of what a kernel overwrites were enqueued behind it. Until they have arrived, the arena that they
-    /// fill does not hold these bytes.
+    /// Copies of what a kernel overwrites were enqueued behind it. Until they have arrived, the arena that
+    /// they fill does not hold these bytes.
     ResultsBegun {
         /// The grant of the kernel.
         grant: OwnerId,
