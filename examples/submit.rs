@@ -18,15 +18,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // SAFETY: the kernel touches only the elements of its items, and nothing past the end.
     let scale = unsafe { launch::kernel(&platform, device, KERNELS, "scale") }?;
     let scaled = |from: &Buffer<f32>, to: &Buffer<f32>, by: f32| {
-        platform.submit(device, &scale).read(from).write(to).scalar(by).scalar(from.len()).items(from.len())
+        platform.submit(device, &scale).read(from).write(to).scalar(by).scalar(from.len())
     };
 
     // A chain: no kernel waits on the host for the one before it.
     let a = platform.buffer_from(vec![1.0_f32; CHUNK as usize])?;
     let b = platform.buffer::<f32>(CHUNK).build()?;
     for _ in 0..500 {
-        scaled(&a, &b, 0.5)?;
-        scaled(&b, &a, 2.0)?;
+        scaled(&a, &b, 0.5).items(CHUNK)?;
+        scaled(&b, &a, 2.0).items(CHUNK)?;
     }
     let sum: f32 = a.read()?.iter().sum(); // waits for the kernels that wrote `a`
 
@@ -35,12 +35,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for chunk in 0..8_u8 {
         let from = platform.buffer_from(vec![f32::from(chunk); CHUNK as usize])?;
         let to = platform.buffer::<f32>(CHUNK).build()?;
-        scaled(&from, &to, 3.0)?; // the stream waits for the copy of `from`
-        let coming = to.prefetch(host, ..); // goes on by itself once the kernel has ended
-        results.push((chunk, to, coming));
+        // The kernel begins behind the copy of `from`, and that of `to` behind the kernel.
+        scaled(&from, &to, 3.0).bring_results(host).items(CHUNK)?;
+        results.push((chunk, to));
     }
-    for (chunk, to, coming) in results {
-        coming.wait()?;
+    for (chunk, to) in results {
         if to.read()?[0] != 3.0 * f32::from(chunk) {
             return Err("a wrong chunk".into());
         }

@@ -55,17 +55,27 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let platform = Platform::builder().discover()?.build()?;
 //! # let (a, b) = (platform.buffer::<f32>(1000).zeroed().build()?, platform.buffer::<f32>(1000).build()?);
-//! let source = "kernel void add(global const float* from, global float* to, float what) {
-//!     to[get_global_id(0)] = from[get_global_id(0)] + what;
+//! let source = "kernel void add(global const float* from, global float* to, float what, ulong end) {
+//!     size_t i = get_global_id(0); // a framework may round the number of work-items up
+//!     if (i < end) to[i] = from[i] + what;
 //! }";
 //! let gpu = platform.device("opencl:0")?;
 //! # #[cfg(any(feature = "opencl", feature = "cuda"))] {
-//! // SAFETY: the kernel touches only the elements of its items.
+//! // SAFETY: the kernel touches only the elements of its items, and nothing past the end.
 //! let add = unsafe { launch::kernel(&platform, gpu, source, "add") }?;
-//! platform.submit(gpu, &add).read(&a).write(&b).scalar(1.0_f32).items(a.len())?; // returns at once
-//! platform.submit(gpu, &add).read(&b).write(&a).scalar(1.0_f32).items(a.len())?; // behind it
-//! # }
+//! let n = a.len();
+//! platform.submit(gpu, &add).read(&a).write(&b).scalar(1.0_f32).scalar(n).items(n)?; // returns at once
+//! platform.submit(gpu, &add).read(&b).write(&a).scalar(1.0_f32).scalar(n).items(n)?; // behind it
 //! assert_eq!(a.read()?[0], 2.0); // waits for both
+//!
+//! // Under grants of one's own, kernels follow each other as well.
+//! let mut grants = platform.acquire(gpu).read(&a).write(&b).ahead().wait()?; // the copy of a may go on
+//! grants.launch(&add, args![&a, &b, 3.0_f32, n], n)?; // begins behind that copy
+//! let mut running = grants.running();
+//! let host = platform.device("cpu")?;
+//! running.bring_results(host); // a copy of b behind the kernel
+//! running.wait()?.release()?; // commits, and has b on the host
+//! # }
 //! # Ok(())
 //! # }
 //! ```

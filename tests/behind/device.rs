@@ -347,6 +347,19 @@ fn i30_results_of_a_failed_kernel_are_valid_nowhere() {
 }
 
 #[test]
+fn i30_results_come_to_memory_that_is_allocated_for_them() {
+    let scene = Scene::new();
+    let (a, kernel) = (scene.words(1), Kernel::ended(Ok(0)));
+    let b = scene.platform.buffer::<u32>(WORDS).build().unwrap();
+    let mut flight = scene.launched(scene.grants(&a, &b), &b, 40, &kernel);
+    assert!(flight.bring_results(CPU));
+    scene.end_copies(ALL);
+    flight.wait().unwrap().release().unwrap();
+    scene.expect(&b, 40);
+    assert_eq!(*scene.follows.copies.lock().unwrap(), 0);
+}
+
+#[test]
 fn i30_what_a_failed_kernel_sent_is_not_taken_for_zeros() {
     let scene = Scene::new();
     let (a, kernel) = (scene.words(1), Kernel::default());

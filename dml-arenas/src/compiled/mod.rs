@@ -154,6 +154,10 @@ impl<K: CompiledKernel> Launcher for CompiledLauncher<K> {
         true
     }
 
+    fn follows_copies(&self) -> bool {
+        true
+    }
+
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError> {
         let mut part = *launch;
         part.is_independent &= grants.launches_first();

@@ -179,7 +179,7 @@ pub trait Arena: Any + Send + Sync + fmt::Debug {
     /// Returns whether it will; if not, core waits for the transfers before the launch.
     ///
     /// Core calls this before it launches a kernel on blocks that the transfers fill, if the launcher
-    /// [runs in order](crate::Launcher::runs_in_order). The default returns `false`.
+    /// [follows copies](crate::Launcher::follows_copies). The default returns `false`.
     fn launch_behind(&self, transfers: &[&Fence]) -> bool {
         let _ = transfers;
         false

@@ -391,8 +391,8 @@ impl Stream {
                 }
                 let begun = Instant::now();
                 state = self.with_work(state, last, |work| work.wait()).0;
-                // A model has no time.
-                let is_short = cfg!(dml_loom) || begun.elapsed() < DOZE;
+                // Twice as many must end in time for those that await the first. A model has no time.
+                let is_short = cfg!(dml_loom) || 2 * begun.elapsed() < DOZE;
                 batch = if is_short { (2 * batch).min(ROOM as usize) } else { 1 };
                 for _ in 0..=last {
                     state = self.end_first(state);

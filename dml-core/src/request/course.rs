@@ -184,7 +184,8 @@ impl Work for Kernel {
         let launch = Launch::new(&items, &shape, &arguments).submitted(is_followed);
         let begun = self.running.begin(|grants| {
             launched(|| {
-                grants.before_launch(true).map_err(LaunchError::not_started)?;
+                let follows_copies = launcher.follows_copies();
+                grants.before_launch(follows_copies).map_err(LaunchError::not_started)?;
                 launcher.launch(&launch, grants)
             })
         });

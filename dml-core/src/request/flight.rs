@@ -64,9 +64,9 @@ impl InFlight {
     /// returned, which waits for these copies. The old contents cannot be [restored](crate::RawBuffer::restore)
     /// if the kernel fails.
     ///
-    /// A buffer is copied if one copy brings its bytes to memory that is allocated, the frameworks can order
-    /// that copy behind the kernel, and no other request waits for the buffer. Nothing happens to others, nor
-    /// to results that were already asked for.
+    /// A buffer is copied if one copy without a change of map state brings its bytes, the frameworks can
+    /// order that copy behind the kernel, and no other request waits for the buffer. Nothing happens to
+    /// others, nor to results that were already asked for.
     pub fn bring_results(&mut self, device: DeviceId) -> bool {
         // The last kernel ends after those before it: they run in order, or were waited for.
         match (&mut self.grants, self.kernels.last()) {

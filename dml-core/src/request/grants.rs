@@ -367,14 +367,15 @@ impl Grants {
         self.arrived.clone()
     }
 
-    /// Prepares a launch while copies of what the kernel only reads are in flight. A kernel that
-    /// `runs_in_order` ([`Launcher::runs_in_order`](crate::Launcher::runs_in_order)) begins on the device
-    /// behind them, if the arena can order that. Otherwise this call waits for them.
+    /// Prepares a launch while copies of what the kernel only reads are in flight. With `follows_copies`, the
+    /// kernel begins on the device behind them, if the arena can order that. The launch must then be as
+    /// [`Launcher::follows_copies`](crate::Launcher::follows_copies) says. Otherwise this call waits for the
+    /// copies.
     ///
     /// # Errors
     /// The failure of such a copy.
-    pub fn before_launch(&mut self, runs_in_order: bool) -> Result<(), AcquireError> {
-        if runs_in_order && self.launches_behind() { Ok(()) } else { self.arrive() }
+    pub fn before_launch(&mut self, follows_copies: bool) -> Result<(), AcquireError> {
+        if follows_copies && self.launches_behind() { Ok(()) } else { self.arrive() }
     }
 
     /// Returns whether copies of what the kernel only reads are in flight.

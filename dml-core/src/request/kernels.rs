@@ -136,7 +136,8 @@ impl Grants {
         let fits = guard(|| kernel.check(&arguments).and_then(|()| kernel.check_groups(&shape)));
         fits.unwrap_or(Ok(())).map_err(LaunchError::not_started)?;
         let is_in_order = guard(|| kernel.runs_in_order()).unwrap_or(false);
-        self.before_launch(is_in_order).map_err(LaunchError::not_started)?;
+        let follows_copies = guard(|| kernel.follows_copies()).unwrap_or(false);
+        self.before_launch(follows_copies).map_err(LaunchError::not_started)?;
         let are_in_order = self.kernels().is_none_or(|kernels| kernels.are_in_order);
         if !(is_in_order && are_in_order) {
             self.finish_kernels().map_err(LaunchError::failed)?;

@@ -473,6 +473,13 @@ pub trait Launcher: Send + Sync {
         false
     }
 
+    /// Returns whether a launch only enqueues the kernel, on the arena's own queue of kernels, and reads no
+    /// granted bytes itself. The arena can then have the kernel begin behind copies that are in flight
+    /// ([`Arena::launch_behind`](crate::Arena::launch_behind)). Other launchers are called after these copies.
+    fn follows_copies(&self) -> bool {
+        false
+    }
+
     /// Returns whether a launch computes: it returns when the kernel has ended.
     ///
     /// When such a kernel is [submitted](crate::Platform::submit), a thread of the stream launches it. All
@@ -547,6 +554,10 @@ macro_rules! forwarded {
 
                 fn runs_in_order(&self) -> bool {
                     (**self).runs_in_order()
+                }
+
+                fn follows_copies(&self) -> bool {
+                    (**self).follows_copies()
                 }
 
                 fn runs_within_launch(&self) -> bool {

@@ -3,8 +3,8 @@
 //! ```text
 //!   granted ──results──▶ copies begin, behind the kernel ──release──▶ committed ──copies end──▶ valid there
 //! ```
-//! 1. The copies are those that a prefetch after the release would make, if it makes no other step. They
-//!    begin on the device behind the kernel, and end after the release.
+//! 1. The copies are those that a prefetch after the release would make, if each comes from the kernel's own
+//!    arena and no map state changes. They begin on the device behind the kernel, and end after the release.
 //! 2. They have the owner of the grant, which keeps all others from these bytes (I-3). Their arenas are
 //!    pinned as for any copy.
 //! 3. What they overwrite is not valid any more from the start, also if the kernel fails (I-30). So only
@@ -15,8 +15,8 @@ use crate::base::access::{Access, Claims};
 use crate::base::id::{ArenaId, OwnerId};
 
 impl BufferState {
-    /// Plans the copies of what a kernel overwrites to another arena, and begins to give up what the arena
-    /// has. `None` if nothing was changed, because the copies need other steps, or others wait for the bytes.
+    /// Plans the copies of what a kernel overwrites to another arena, and gives up what they overwrite there.
+    /// `None` if nothing was changed, because they cannot follow the kernel or other requests wait.
     pub fn results(&mut self, routes: &dyn Routes, grant: OwnerId, goal: ArenaId) -> Option<SyncPlan> {
         let entry = &self.requestors[self.requestors.place(grant)?];
         let overwritten = entry.claims.iter().filter(|claim| claim.access == Access::WriteInvalidate);
@@ -28,16 +28,19 @@ impl BufferState {
         let mut ended = self.clone();
         let _ = ended.release(routes, grant, Outcome::Done);
         let Begin::Plan(plan) = ended.fetch(routes, grant, goal, &claims) else { return None };
-        let group = self.group(goal);
-        let is_direct = |step: &Step| match step {
-            Step::Copy(CopyOp { kind, to, .. }) if group.contains(*to) => match kind {
-                CopyKind::Bytes { from, .. } => *from == arena,
-                CopyKind::Refresh { from } => group.contains(*from),
-                CopyKind::Fill => false,
-            },
-            _ => false,
-        };
-        if !plan.steps.iter().all(is_direct) {
+        // Where the copies write, with what shares that storage.
+        let mut group = self.group(goal);
+        for step in &plan.steps {
+            match step {
+                Step::Allocate { .. } | Step::Bind { .. } => {}
+                Step::Copy(CopyOp { kind: CopyKind::Refresh { from }, .. }) if *from != arena => {}
+                Step::Copy(CopyOp { kind: CopyKind::Bytes { from, .. }, to, .. }) if *from == arena => {
+                    group = group.union(self.group(*to));
+                }
+                _ => return None,
+            }
+        }
+        if group.contains(arena) {
             return None;
         }
         for claim in claims.iter() {

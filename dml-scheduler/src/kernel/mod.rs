@@ -537,7 +537,7 @@ impl DeviceVariant<'_> {
                 variant.launch(package, grants)
             }
             How::Launcher(launcher, _) => {
-                grants.before_launch(launcher.runs_in_order())?;
+                grants.before_launch(launcher.follows_copies())?;
                 let arguments =
                     self.kernel.launch_args(package, &self.kernel.arguments).map_err(NotStarted::new)?;
                 let items = package.range();

@@ -115,7 +115,9 @@ impl Layered {
         let out = self.given(&vec![f32::NAN; problem.a().len()], Touched::Once)?;
         let begun = self.begin();
         let (a, b, out) = (self.over(a)?, self.over(b)?, self.over(out)?);
-        let grants = self.platform.acquire(self.device).read(&a).read(&b).write(&out).wait()?;
+        let acquire = self.platform.acquire(self.device).read(&a).read(&b).write(&out);
+        let mut grants = acquire.ahead().wait()?;
+        grants.before_launch(true)?;
         let args = [
             block(&grants, &a)?,
             block(&grants, &b)?,
@@ -139,7 +141,9 @@ impl Layered {
         let out = self.given(&vec![f32::NAN; problem.a().len()], Touched::Once)?;
         let begun = self.begin();
         let (a, b, out) = (self.over(a)?, self.over(b)?, self.over(out)?);
-        let grants = self.platform.acquire(self.device).read(&a).read(&b).write(&out).wait()?;
+        let acquire = self.platform.acquire(self.device).read(&a).read(&b).write(&out);
+        let mut grants = acquire.ahead().wait()?;
+        grants.before_launch(true)?;
         let args = [
             block(&grants, &a)?,
             block(&grants, &b)?,
@@ -173,7 +177,9 @@ impl Layered {
         let found = self.over(found)?;
         // The device holds these for the whole search. The flag alternates between host and device.
         let held = self.platform.acquire(self.device).read(&nodes).read(&edges).read_write(&level);
-        let held = held.read_write(&next).read_write(&visited).read_write(&cost).wait()?;
+        let held = held.read_write(&next).read_write(&visited).read_write(&cost);
+        let mut held = held.ahead().wait()?;
+        held.before_launch(true)?;
         let state = |buffer| block(&held, buffer);
         let (nodes_arg, edges_arg) = (state(nodes.raw())?, state(edges.raw())?);
         let (level_arg, next_arg) = (state(level.raw())?, state(next.raw())?);

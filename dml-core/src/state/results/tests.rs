@@ -129,6 +129,22 @@ fn i30_other_bytes_have_no_results() {
     driver.refuses(None, |state, bench| state.results(bench, grant, MAIN_ARENA));
 }
 
+/// Storage at the goal is made first.
+#[test]
+fn i30_results_come_to_new_storage() {
+    let mut driver = Driver::new(Bench::star());
+    let grant = driver.acquire(GPU_ARENA, (0, LEN), WriteInvalidate);
+    let plan = driver.act(|state, bench| state.results(bench, grant, MAIN_ARENA)).expect("one copy");
+    let mut execution = Execution::new(plan);
+    let Next::Do(step) = driver.act(|state, _| execution.next(state)) else { panic!("an allocation") };
+    assert_eq!(step, Step::Allocate { arena: MAIN_ARENA });
+    driver.act(|state, bench| execution.report(bench, state, step, Report::Done)).expect("as planned");
+    assert!(matches!(driver.act(|state, _| execution.next(state)), Next::Do(Step::Copy(_))));
+    driver.end(grant, Outcome::Done);
+    arrived(&mut driver, execution);
+    assert_eq!(driver.segments(), [(LEN, vec![0, 1], Defined)]);
+}
+
 /// The copies of what is brought together with what is overwritten are those of the overwritten bytes alone.
 #[test]
 fn i30_only_overwritten_bytes_come() {
