@@ -637,8 +637,10 @@ impl Session {
     fn all_wait_for(&self, ways: &[Way], event: CUevent) -> bool {
         let Ok(_entered) = self.enter() else { return false };
         ways.iter().all(|&way| {
+            let lane = self.lane(way);
+            let _in_order = lane.in_order();
             // SAFETY: a recorded event, and a live stream of its context.
-            let waits = unsafe { cuStreamWaitEvent(self.lane(way).stream(), event, 0) };
+            let waits = unsafe { cuStreamWaitEvent(lane.stream(), event, 0) };
             check(WAIT, waits).map_err(|failure| self.note(failure)).is_ok()
         })
     }
