@@ -305,7 +305,7 @@ fn a_waiter_for_a_lost_device_is_told() {
 fn told(buffer: &RawBuffer, at: u64) -> (Option<PoisonedEnd>, u32, String) {
     let error = buffer.platform().acquire(CPU).read(&buffer.range(at..at + 1)).try_now().unwrap_err();
     let AcquireError::Poisoned { by, .. } = &error else { panic!("{error}") };
-    (by.map(|by| by.end), by.map_or(0, |by| by.acquired_at.line()), error.to_string())
+    (by.as_ref().map(|by| by.end), by.as_ref().map_or(0, |by| by.acquired_at.line()), error.to_string())
 }
 
 /// A reader was told of "a failed writer" where its own program had forgotten a release.

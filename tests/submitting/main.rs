@@ -186,7 +186,13 @@ fn i29_what_fails_poisons_what_it_and_those_behind_it_write() {
     }
     assert_eq!((a.read().unwrap()[0], b.read().unwrap()[0]), (1, 13));
     for poisoned in [&c, &d] {
-        assert!(matches!(poisoned.read(), Err(AcquireError::Poisoned { .. })));
+        let error = poisoned.read().unwrap_err();
+        assert!(matches!(error, AcquireError::Poisoned { .. }));
+        let said = error.to_string();
+        assert!(
+            said.contains("step, submitted to cpu at tests/submitting/") && said.contains(", failed"),
+            "{said}"
+        );
     }
     let settled = platform.settle(cpu);
     assert!(matches!(settled, Err(SubmitError::Failed { number: 2, .. })), "{settled:?}");

@@ -23,13 +23,17 @@ fn between(from: &ArenaName, to: &ArenaName) -> String {
 }
 
 /// A grant that ended without a commit, after its bytes may have been written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Poisoner {
     /// How the grant ended.
     pub end: PoisonedEnd,
     /// Where the grant was acquired.
     pub acquired_at: &'static Location<'static>,
+    /// The label of the submitted kernel that had the grant, and its device.
+    /// [`Submission::wait`](crate::Submission::wait) and [`Platform::settle`](crate::Platform::settle) return
+    /// the cause of its failure, which may be that of a kernel before it.
+    pub kernel: Option<(Arc<str>, Arc<str>)>,
 }
 
 /// How a grant ended that poisoned its bytes.
@@ -51,7 +55,13 @@ impl fmt::Display for Poisoner {
             PoisonedEnd::Failed => "was released as failed",
             PoisonedEnd::DeviceLost => "lost its device",
         };
-        write!(f, "the grant acquired at {} {end}", self.acquired_at)
+        match &self.kernel {
+            None => write!(f, "the grant acquired at {} {end}", self.acquired_at),
+            Some((kernel, device)) => {
+                let end = if self.end == PoisonedEnd::Failed { "failed" } else { end };
+                write!(f, "{kernel}, submitted to {device} at {}, {end}", self.acquired_at)
+            }
+        }
     }
 }
 
@@ -144,7 +154,7 @@ pub enum AcquireError {
     #[error(
         "{} are poisoned: {} ({})",
         buffer.bytes(*span),
-        by.map_or_else(|| "a device was lost with their only copy".to_owned(), |by| by.to_string()),
+        by.as_ref().map_or_else(|| "a device was lost with their only copy".to_owned(), Poisoner::to_string),
         if *restorable { "restore() brings the last committed contents back" } else { "overwrite them to go on" }
     )]
     Poisoned {

@@ -145,7 +145,7 @@ impl Locked {
             let mut start = span.start();
             for claim in claims.touching(span).iter().filter(written) {
                 let end = claim.span.start().max(start);
-                self.poisoners.push((Span::new(start, end), before));
+                self.poisoners.push((Span::new(start, end), before.clone()));
                 start = claim.span.end().max(start);
             }
             self.poisoners.push((Span::new(start.min(span.end()), span.end()), before));
@@ -155,13 +155,13 @@ impl Locked {
             parts.in_span(span).any(|(_, content)| matches!(content.status, Status::Poisoned(_)))
         };
         self.poisoners.retain(|(span, _)| is_poisoned(*span));
-        self.poisoners.extend(claims.iter().filter(written).map(|claim| (claim.span, poisoner)));
+        self.poisoners.extend(claims.iter().filter(written).map(|claim| (claim.span, poisoner.clone())));
     }
 
     /// Returns the grant that poisoned the first poisoned bytes of a span, if one did.
     fn poisoner(&self, span: Span) -> Option<Poisoner> {
         let poisoned = self.poisoners.iter().filter(|(poisoned, _)| poisoned.overlaps(span));
-        poisoned.min_by_key(|(poisoned, _)| poisoned.start()).map(|(_, poisoner)| *poisoner)
+        poisoned.min_by_key(|(poisoned, _)| poisoned.start()).map(|(_, poisoner)| poisoner.clone())
     }
 
     fn prefetches(&self) -> Vec<Arc<SharedRun>> {
@@ -372,9 +372,9 @@ impl BufferInner {
         writer: Option<(ArenaId, &Claims, Poisoner)>,
     ) -> Result<(), AcquireError> {
         let released = self.change(|locked, routes| {
-            let released = match writer {
+            let released = match &writer {
                 Some((arena, claims, _)) => {
-                    locked.state.release_kernel(routes, (grant, arena, claims), outcome)
+                    locked.state.release_kernel(routes, (grant, *arena, claims), outcome)
                 }
                 None => locked.state.release(routes, grant, outcome),
             };

@@ -80,7 +80,7 @@ impl Course {
             Begun::Here(Err(error)) => return Err(self.not_launched(error, grants, failures)),
             Begun::Aside(aside) => (Some(aside), None),
         };
-        let started = grants.launched();
+        let started = grants.launched(&self.label);
         let held = started.iter().map(|(buffer, grant)| (weak(buffer), *grant)).collect();
         let mut kernel = Kernel {
             aside,

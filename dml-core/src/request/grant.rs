@@ -4,7 +4,7 @@ use crate::base::access::{Access, Claim, Claims};
 use crate::base::guard::quietly;
 use crate::base::id::{ArenaId, OwnerId};
 use crate::base::range::Span;
-use crate::base::sync::Mutex;
+use crate::base::sync::{Arc, Mutex};
 use crate::buffer::RawBuffer;
 use crate::buffer::engine::Run;
 use crate::buffer::error::{AcquireError, PoisonedEnd, Poisoner, ViewError};
@@ -37,6 +37,8 @@ pub(crate) struct Grant {
     pub(super) acquired_at: &'static Location<'static>,
     pub(super) open: bool,
     pub(super) moving: Moving,
+    /// The label of the submitted kernel that has the grant.
+    pub(super) kernel: Option<Arc<str>>,
 }
 
 /// The copies in flight of a grant. Their locks are never contended: they make the value `Sync`.
@@ -139,6 +141,7 @@ impl Grant {
             acquired_at,
             open: true,
             moving: Moving::default(),
+            kernel: None,
         }
     }
 
@@ -191,7 +194,12 @@ impl Grant {
         }
         self.arrive(false)?;
         self.give_up();
-        let poisoner = Poisoner { end, acquired_at: self.acquired_at };
+        let device = || {
+            let platform = self.buffer.platform();
+            platform.device_desc(platform.desc(self.arena).native).name.clone()
+        };
+        let kernel = self.kernel.take().map(|label| (label, device()));
+        let poisoner = Poisoner { end, acquired_at: self.acquired_at, kernel };
         self.buffer.0.release(self.id, outcome, Some((self.arena, &self.claims, poisoner)))
     }
 

@@ -14,7 +14,7 @@ use crate::base::guard::guard;
 use crate::base::id::{ArenaId, BufferId, DeviceId, OwnerId};
 use crate::base::names::BufferName;
 use crate::base::range::Span;
-use crate::base::sync::Mutex;
+use crate::base::sync::{Arc, Mutex};
 use crate::buffer::RawBuffer;
 use crate::buffer::engine::Run;
 use crate::buffer::error::{AcquireError, PoisonedEnd, ViewError};
@@ -399,9 +399,10 @@ impl Grants {
 
     /// Records that a kernel is launched on the granted storage by a stream, so that no thread is the holder.
     /// Returns the buffers with their grants, but for those whose copies are in flight.
-    pub(super) fn launched(&mut self) -> SmallVec<[(RawBuffer, OwnerId); 3]> {
+    pub(super) fn launched(&mut self, label: &Arc<str>) -> SmallVec<[(RawBuffer, OwnerId); 3]> {
         self.has_started = true;
-        let launched = self.grants.iter().filter_map(|grant| {
+        let launched = self.grants.iter_mut().filter_map(|grant| {
+            grant.kernel = grant.writes().then(|| label.clone());
             grant.is_launched_on.store(true, Ordering::Relaxed);
             grant.is_written.store(true, Ordering::Relaxed);
             grant.held_by.left(grant.buffer.id(), grant.id);
