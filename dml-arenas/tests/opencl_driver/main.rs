@@ -65,9 +65,9 @@ fn what_was_taken_is_given_back() {
     let driver = stand_in();
     let platform = platform(&DEVICES);
     assert_eq!((driver.count("contexts"), driver.count("devices")), (4, 0));
-    // One for kernels, one each way, and one for what is new. A device of OpenCL 1 has none for the ways. The
-    // others have two more for kernels, but not the processor.
-    assert_eq!(driver.count("queues"), 6 + 4 + 2 + 6);
+    // One for kernels, one each way, one for results, and one for what is new. A device of OpenCL 1 has none
+    // for the ways and results. The others have two more for kernels, but not the processor.
+    assert_eq!(driver.count("queues"), 7 + 5 + 2 + 7);
     let sizes = [0, 1, 511, 513, 3 * MIB];
     let blocks = DEVICES.map(|device| sizes.map(|len| alloc(&arena(&platform, device), len)));
     for block in blocks.iter().flatten() {

@@ -25,6 +25,9 @@ impl BufferState {
             return None;
         }
         let arena = entry.arena;
+        if self.group(goal).contains(arena) {
+            return None;
+        }
         let mut ended = self.clone();
         let _ = ended.release(routes, grant, Outcome::Done);
         let Begin::Plan(plan) = ended.fetch(routes, grant, goal, &claims) else { return None };
@@ -39,9 +42,6 @@ impl BufferState {
                 }
                 _ => return None,
             }
-        }
-        if group.contains(arena) {
-            return None;
         }
         for claim in claims.iter() {
             self.segments.update(claim.span, |mut content| {
