@@ -215,7 +215,7 @@ impl<'a> Replay<'a> {
                 self.granted(grant, arena, claims, seq)
             }
             EventKind::Launched { grant } => self.launched.push(grant),
-            EventKind::ResultsBegun { grant, arena } => self.results_begun(grant, arena),
+            EventKind::ResultBegun { grant, arena, span } => self.result_begun(grant, arena, span),
             EventKind::Released { grant, outcome, commit } => self.released(grant, outcome, commit),
             EventKind::Downgraded { grant, commit } => self.downgraded(grant, commit),
             EventKind::CopyStarted { owner, from, to, span, .. } => {
@@ -379,18 +379,16 @@ impl<'a> Replay<'a> {
         true
     }
 
-    fn results_begun(&mut self, grant: OwnerId, arena: ArenaId) {
-        let Some(holding) = self.grants.get(&grant).cloned() else {
-            self.found.push("results of what was not granted".to_owned());
-            return;
-        };
+    fn result_begun(&mut self, grant: OwnerId, arena: ArenaId, span: Span) {
+        let overwrites = |claim: &Claim| claim.access == Access::WriteInvalidate;
+        let is_its =
+            self.grants.get(&grant).is_some_and(|of| of.claims.touching(span).iter().all(overwrites));
+        self.expect(is_its, || format!("{span} is no result of {grant}"));
         let group = self.group(arena);
-        for claim in holding.claims.iter().filter(|claim| claim.access == Access::WriteInvalidate) {
-            self.change(claim.span, |byte| {
-                byte.valid = byte.valid.minus(group);
-                byte.poisoned |= byte.valid.is_empty() && byte.contents == Contents::Defined;
-            });
-        }
+        self.change(span, |byte| {
+            byte.valid = byte.valid.minus(group);
+            byte.poisoned |= byte.valid.is_empty() && byte.contents == Contents::Defined;
+        });
     }
 
     fn released(&mut self, grant: OwnerId, outcome: Outcome, commit: Option<Seq>) {

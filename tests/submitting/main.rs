@@ -3,9 +3,12 @@
 #![cfg(not(dml_loom))]
 
 mod ahead;
+mod behind;
 mod devices;
+mod ordered;
 mod queue;
 mod random;
+mod under_grants;
 
 use dml::arenas::{Discover, DiscoverOptions, launch};
 use dml::core::record::EventKind;
@@ -25,6 +28,12 @@ kernel void scale(global const float* from, global float* to, float by, ulong en
 kernel void add(global float* a, float what, ulong end) {
     size_t i = get_global_id(0);
     if (i < end) a[i] += what;
+}
+kernel void turn(global const float* from, global float* to, local float* tile, uint width, uint height) {
+    size_t x = get_global_id(0), y = get_global_id(1);
+    tile[get_local_id(0)] = x < width && y < height ? from[y * width + x] : 0;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (x < width && y < height) to[x * height + y] = tile[get_local_id(0)];
 }";
 
 const LEN: u64 = 1000;
@@ -34,21 +43,25 @@ struct Scene {
     device: DeviceId,
     scale: Arc<dyn Launcher>,
     add: Arc<dyn Launcher>,
+    turn: Arc<dyn Launcher>,
 }
 
 impl Scene {
     /// Returns `None` on a machine without OpenCL, unless it is expected there.
     fn new() -> Option<Self> {
-        let platform = Platform::builder().discover_with(&DiscoverOptions::default()).unwrap();
-        let platform = platform.build().unwrap();
+        Self::with(&DiscoverOptions::default())
+    }
+
+    fn with(options: &DiscoverOptions) -> Option<Self> {
+        let platform = Platform::builder().discover_with(options).unwrap().build().unwrap();
         let Ok(device) = platform.device("opencl:0") else {
             assert!(std::env::var_os("DML_EXPECT_OPENCL").is_none(), "there is no OpenCL device");
             return None;
         };
         // SAFETY: the kernels touch only the elements of their items, and nothing past the end.
         let kernel = |name| unsafe { launch::kernel(&platform, device, SOURCE, name) }.unwrap();
-        let (scale, add) = (kernel("scale"), kernel("add"));
-        Some(Self { platform, device, scale, add })
+        let (scale, add, turn) = (kernel("scale"), kernel("add"), kernel("turn"));
+        Some(Self { platform, device, scale, add, turn })
     }
 
     fn scales(&self, from: &Buffer<f32>, to: &Buffer<f32>, by: f32) {

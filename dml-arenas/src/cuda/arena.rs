@@ -207,6 +207,10 @@ impl Arena for CudaArena {
         self.copy_out_on(Way::Outward, copy)
     }
 
+    fn orders_work(&self) -> bool {
+        true
+    }
+
     fn launch_behind(&self, transfers: &[&Fence]) -> bool {
         self.session.waits_for(&KERNELS, transfers)
     }

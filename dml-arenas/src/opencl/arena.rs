@@ -219,6 +219,10 @@ impl Arena for OpenClArena {
         self.session.fence("clEnqueueReadBuffer", Enqueued::on(queue, enqueued), bytes, copy)
     }
 
+    fn orders_work(&self) -> bool {
+        true
+    }
+
     fn launch_behind(&self, transfers: &[&Fence]) -> bool {
         self.session.launches_behind(transfers)
     }

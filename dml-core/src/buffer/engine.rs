@@ -156,11 +156,7 @@ impl Run {
         kernel: &Fence,
         origin: &'static Location<'static>,
     ) -> Option<Self> {
-        let plan = buffer.0.change(|locked, routes| {
-            let plan = locked.state.results(routes, grant, goal)?;
-            buffer.0.record(|| EventKind::ResultsBegun { grant, arena: goal });
-            Some(plan)
-        })?;
+        let plan = buffer.0.change(|locked, routes| locked.state.results(routes, grant, goal))?;
         let mut run = Self::new(buffer, plan, origin);
         run.is_behind = true;
         run.go_on(Pause::Behind(kernel)).is_pending().then_some(run)
@@ -550,8 +546,12 @@ impl Run {
         let copy = Begun { copy, loan, begun, ends, map_changes, span: told };
         match started {
             Ok(fence) => {
+                let op = copy.copy;
                 self.pending.push_back(RunningCopy { fence, copy });
-                self.next()
+                match pause {
+                    Pause::Behind(_) => self.turn(|turn| turn.result_begun(&op)).1,
+                    _ => self.next(),
+                }
             }
             Err(cause) => self.ended(copy, Err(cause)),
         }
@@ -675,6 +675,15 @@ impl Turn<'_> {
         let event = execution.report(*routes, &mut locked.state, step, report)?;
         buffer.record(|| event);
         Ok(())
+    }
+
+    fn result_begun(&mut self, copy: &CopyOp) {
+        self.locked.state.result_begun(copy);
+        self.buffer.record(|| EventKind::ResultBegun {
+            grant: copy.id.owner,
+            arena: copy.to,
+            span: copy.span,
+        });
     }
 
     /// Starts the next task, with the parts of the buffer's storage that it needs.

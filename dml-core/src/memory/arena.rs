@@ -175,6 +175,12 @@ pub trait Arena: Any + Send + Sync + fmt::Debug {
     /// [`TransferError`] if the fill could not be started.
     fn fill(&self, fill: Fill) -> Result<Fence, TransferError>;
 
+    /// Returns whether [`launch_behind`](Self::launch_behind) and [`copy_out_behind`](Self::copy_out_behind)
+    /// may succeed. If not, the default, core does not try.
+    fn orders_work(&self) -> bool {
+        false
+    }
+
     /// Has every kernel that is launched from now on begin on the device behind these transfers to the arena.
     /// Returns whether it will; if not, core waits for the transfers before the launch.
     ///

@@ -447,9 +447,11 @@ impl Grants {
     /// Begins to copy what the kernel overwrites to a device, behind the kernel. Returns whether all that the
     /// kernel writes will be there.
     pub(super) fn bring_results(&mut self, device: DeviceId, kernel: &Fence) -> bool {
-        let Some(goal) = self.grants.first().and_then(|grant| grant.buffer.platform().home(device)) else {
-            return false;
-        };
+        let Some(grant) = self.grants.first() else { return false };
+        let platform = grant.buffer.platform();
+        let arena = platform.arena(grant.arena);
+        let goal = platform.home(device).filter(|_| guard(|| arena.orders_work()).unwrap_or(false));
+        let Some(goal) = goal else { return false };
         let mut all_come = true;
         for grant in self.grants.iter_mut().filter(|grant| grant.writes()) {
             let run = match grant.moving {

@@ -49,13 +49,15 @@ pub enum EventKind {
         /// The grant of the kernel.
         grant: OwnerId,
     },
-    /// Copies of what a kernel overwrites were enqueued behind it. Until they have arrived, the arena that
-    /// they fill does not hold these bytes.
-    ResultsBegun {
+    /// A copy of what a kernel overwrites was enqueued behind it. Until it has arrived, the arena that it fills
+    /// does not hold these bytes.
+    ResultBegun {
         /// The grant of the kernel.
         grant: OwnerId,
-        /// The arena to which they are brought.
+        /// The arena that the copy fills.
         arena: ArenaId,
+        /// The bytes of the copy.
+        span: Span,
     },
     /// A grant ended.
     Released {

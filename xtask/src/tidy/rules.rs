@@ -47,10 +47,8 @@ const UNSAFE_PLACES: &[&str] = &[
     "examples/transfers.rs",
     "tests/functions.rs",
     "tests/kernels/",
-    "tests/behind/",
     "tests/launching.rs",
     "tests/submitting/",
-    "tests/under_grants.rs",
     "tests/loom/helpers.rs",
 ];
 

@@ -62,9 +62,31 @@ impl Completion for Kernel {
     }
 }
 
+/// What the next call of foreign code does first.
+#[derive(Clone, Default)]
+struct Hook(Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>);
+
+impl Hook {
+    fn set(&self, first: impl FnOnce() + Send + 'static) {
+        *self.0.lock().unwrap() = Some(Box::new(first));
+    }
+
+    fn call(&self) {
+        let first = self.0.lock().unwrap().take();
+        first.into_iter().for_each(|first| first());
+    }
+}
+
+impl std::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hook")
+    }
+}
+
 /// Copies from the device, which can follow a kernel.
 #[derive(Debug, Default)]
 struct Follows {
+    hook: Hook,
     inner: HostStaged,
     /// The errors of the next copies behind a kernel.
     errors: Mutex<Vec<TransferError>>,
@@ -86,6 +108,7 @@ impl CrossArena for Follows {
     }
 
     fn copy_behind(&self, job: CopyJob, kernel: &Fence) -> Result<Fence, TransferError> {
+        self.hook.call();
         let kernel = kernel.completion::<Kernel>().ok_or(TransferError::Infeasible)?.clone();
         let error = self.errors.lock().unwrap().pop();
         if error == Some(TransferError::Infeasible) {
@@ -103,7 +126,7 @@ impl CrossArena for Follows {
 
 /// An arena that orders kernels behind transfers.
 #[derive(Debug)]
-struct Orders(Null);
+struct Orders(Null, Hook);
 
 impl Arena for Orders {
     fn desc(&self) -> &ArenaDesc {
@@ -142,7 +165,12 @@ impl Arena for Orders {
         self.0.free(block);
     }
 
+    fn orders_work(&self) -> bool {
+        true
+    }
+
     fn launch_behind(&self, _: &[&Fence]) -> bool {
+        self.1.call();
         true
     }
 }
@@ -151,6 +179,7 @@ struct Scene {
     platform: Audited,
     held: Arc<HeldCopies>,
     follows: Arc<Follows>,
+    launch: Hook,
 }
 
 impl Scene {
@@ -161,14 +190,15 @@ impl Scene {
         let desc = ArenaDesc::new("cpu", ArenaKind("test"), device).with_remotes(DeviceSet::of(CPU));
         builder.add_arena(Arc::new(Null::backed(desc.with_concurrency(Concurrency::BimapFull))));
         let device = builder.add_device(DeviceDesc::new("gpu", DeviceKind::Gpu));
-        builder.add_arena(Arc::new(Orders(Null::backed(ArenaDesc::new("gpu", ArenaKind("test"), device)))));
+        let (launch, desc) = (Hook::default(), ArenaDesc::new("gpu", ArenaKind("test"), device));
+        builder.add_arena(Arc::new(Orders(Null::backed(desc), launch.clone())));
         let mechanisms: [Arc<dyn CrossArena>; 2] = [held.clone(), follows.clone()];
         for ((from, to), mechanism) in [(0, 1), (1, 0)].into_iter().zip(mechanisms) {
             let (source_via, target_via) = (DeviceId(from.into()), DeviceId(to.into()));
             let (from, to, allocation) = (ArenaId(from), ArenaId(to), Allocation::Internal);
             builder.add_link(Link { from, to, source_via, target_via, allocation }, mechanism);
         }
-        Self { platform: Audited::new(builder.build().unwrap()), held, follows }
+        Self { platform: Audited::new(builder.build().unwrap()), held, follows, launch }
     }
 
     fn words(&self, value: u32) -> Buffer<u32> {
@@ -411,4 +441,54 @@ fn i30_bytes_that_are_changed_can_be_restored() {
     flight.wait().unwrap_err();
     b.raw().restore(0..WORDS * 4).unwrap();
     scene.expect(&b, 2);
+}
+
+/// A copy that cannot be ordered overwrites nothing, so the old contents survive a failure.
+#[test]
+fn i30_results_that_cannot_be_ordered_leave_what_is_there() {
+    let scene = Scene::new();
+    let (a, b, kernel) = (scene.words(1), scene.words(2), Kernel::default());
+    scene.follows.errors.lock().unwrap().push(TransferError::Infeasible);
+    let mut flight = scene.launched(scene.grants(&a, &b), &b, 40, &kernel);
+    assert!(!flight.bring_results(CPU));
+    scene.end_copies(ALL);
+    kernel.end(Err(broken()));
+    flight.wait().unwrap_err();
+    b.raw().restore(0..WORDS * 4).unwrap();
+    scene.expect(&b, 2);
+}
+
+/// Code of an arena and of a mechanism may call back into core, and a panic of it is no order.
+#[test]
+fn i22_what_orders_work_may_call_back_and_panic() {
+    let scene = Scene::new();
+    let (a, b, kernel) = (scene.words(1), scene.words(2), Kernel::default());
+    let calls_back = || {
+        let (platform, a, b) = (Platform::clone(&scene.platform), a.clone(), b.clone());
+        move || {
+            assert!(platform.acquire(GPU).read(&a).try_now().unwrap_err().is_busy());
+            assert!(platform.acquire(CPU).write(&b).try_now().unwrap_err().is_busy());
+            platform.notice_losses();
+        }
+    };
+    scene.launch.set(calls_back());
+    let mut flight = scene.launched(scene.grants(&a, &b), &b, 40, &kernel);
+    scene.follows.hook.set(calls_back());
+    assert!(flight.bring_results(CPU));
+    scene.end_copies(ALL);
+    kernel.end(Ok(0));
+    flight.wait().unwrap().release().unwrap();
+    scene.expect(&b, 40);
+    // A launch that cannot be ordered waits for its input.
+    let (c, kernel) = (scene.words(3), Kernel::ended(Ok(0)));
+    let grants = scene.grants(&c, &b);
+    scene.end_copies(ALL);
+    scene.launch.set(|| panic!("an arena that panics"));
+    let mut flight = scene.launched(grants, &b, 50, &kernel);
+    assert!(!flight.wait_for_inputs(), "it was waited for");
+    scene.follows.hook.set(|| panic!("a mechanism that panics"));
+    assert!(!flight.bring_results(CPU));
+    flight.wait().unwrap().release().unwrap();
+    scene.expect(&b, 50);
+    assert!(scene.platform.leaked_grants().is_empty());
 }

@@ -1,28 +1,13 @@
 //! Kernels launched under grants of one's own.
 
-#![cfg(not(dml_loom))]
-
-use dml::arenas::{Discover, DiscoverOptions, launch};
+use crate::{LEN, Scene};
+use dml::arenas::{Discover, DiscoverOptions};
 use dml::core::{
     AcquireError, Buffer, DeviceId, Fence, GrantArg, Grants, Items, Launch, LaunchArg, LaunchError, Launcher,
     Misfit, Platform, TransferError, args, bytes, local,
 };
 use dml_verify::{block_on, watched};
 use std::sync::Arc;
-
-const SOURCE: &str = "
-kernel void scale(global const float* from, global float* to, float by, ulong end) {
-    size_t i = get_global_id(0);
-    if (i < end) to[i] = from[i] * by;
-}
-kernel void turn(global const float* from, global float* to, local float* tile, uint width, uint height) {
-    size_t x = get_global_id(0), y = get_global_id(1);
-    tile[get_local_id(0)] = x < width && y < height ? from[y * width + x] : 0;
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (x < width && y < height) to[x * height + y] = tile[get_local_id(0)];
-}";
-
-const LEN: u64 = 1000;
 
 fn host() -> (Platform, DeviceId) {
     let options = DiscoverOptions::default().only(["cpu"]);
@@ -31,29 +16,13 @@ fn host() -> (Platform, DeviceId) {
     (platform, host)
 }
 
-fn opencl() -> Option<(Platform, DeviceId)> {
-    let platform = Platform::builder().discover_with(&DiscoverOptions::default()).unwrap();
-    let platform = platform.build().unwrap();
-    let Ok(device) = platform.device("opencl:0") else {
-        assert!(std::env::var_os("DML_EXPECT_OPENCL").is_none(), "there is no OpenCL device");
-        return None;
-    };
-    Some((platform, device))
-}
-
-fn kernel(platform: &Platform, device: DeviceId, name: &str) -> Arc<dyn Launcher> {
-    // SAFETY: the kernels touch only the elements of their items, and nothing past the end.
-    unsafe { launch::kernel(platform, device, SOURCE, name) }.unwrap()
-}
-
 fn buffers<const N: usize>(platform: &Platform) -> [Buffer<f32>; N] {
     std::array::from_fn(|at| platform.buffer_from(vec![at as f32 + 1.0; LEN as usize]).unwrap())
 }
 
 #[test]
 fn kernels_under_the_same_grants_follow_each_other() {
-    let Some((platform, device)) = opencl() else { return };
-    let scale = kernel(&platform, device, "scale");
+    let Some(Scene { platform, device, scale, .. }) = Scene::new() else { return };
     let [a, b, c] = buffers(&platform);
     for ends in ["release", "wait", "await"] {
         let mut grants = platform.acquire(device).read(&a).write(&b).write(&c).ahead().wait().unwrap();
@@ -72,8 +41,7 @@ fn kernels_under_the_same_grants_follow_each_other() {
 
 #[test]
 fn a_kernel_has_two_dimensions_groups_and_local_memory() {
-    let Some((platform, device)) = opencl() else { return };
-    let turn = kernel(&platform, device, "turn");
+    let Some(Scene { platform, device, turn, .. }) = Scene::new() else { return };
     let (width, height) = (40_u32, 25_u32);
     let from = platform.buffer_from((0..LEN).map(|at| at as f32).collect::<Vec<_>>()).unwrap();
     let to = platform.buffer::<f32>(LEN).build().unwrap();
