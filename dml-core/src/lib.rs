@@ -143,8 +143,10 @@ pub use request::typed::{Buffer, BufferBuilder, RawBufferBuilder};
 pub use request::view::{ReadView, View, WriteView};
 pub use state::{AttachRefusal, BindRefusal, BusyReason, FreeRefusal, SyncPlan};
 
-/// The arguments of [`Grants::launch`](crate::Grants::launch), in the order of the kernel's signature: `&buffer`,
-/// `&buffer.range(..)`, scalars, [`local`](crate::local), [`bytes`](crate::bytes).
+/// Makes the arguments of [`Grants::launch`](crate::Grants::launch), in the order of the kernel's signature.
+///
+/// An argument is `&buffer`, `&buffer.range(..)`, a scalar, [`local`](crate::local), [`bytes`](crate::bytes)
+/// or [`GrantArg::read`](crate::GrantArg::read).
 #[macro_export]
 macro_rules! args {
     ($($argument:expr),* $(,)?) => {

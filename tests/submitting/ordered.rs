@@ -62,9 +62,11 @@ impl Completion for Kernel {
     }
 }
 
+type First = Box<dyn FnOnce() + Send>;
+
 /// What the next call of foreign code does first.
 #[derive(Clone, Default)]
-struct Hook(Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>);
+struct Hook(Arc<Mutex<Option<First>>>);
 
 impl Hook {
     fn set(&self, first: impl FnOnce() + Send + 'static) {

@@ -158,3 +158,39 @@ fn grants_that_are_dropped_wait_for_their_kernels() {
     dropped.join();
     assert!(matches!(b.read(), Err(AcquireError::Poisoned { .. })));
 }
+
+/// A failure is remembered, although the program goes on after the error of a launch.
+#[test]
+fn a_failure_that_a_launch_has_returned_fails_the_release() {
+    struct Ends(bool);
+
+    impl Launcher for Ends {
+        fn check(&self, _: &[LaunchArg]) -> Result<(), Misfit> {
+            Ok(())
+        }
+
+        fn launch(&self, _: &Launch<'_>, _: &mut Grants) -> Result<Fence, LaunchError> {
+            match self.0 {
+                true => Err(LaunchError::failed("it began, and broke")),
+                false => Ok(Fence::running(|| Err(TransferError::Finished))),
+            }
+        }
+    }
+
+    let (platform, host) = host();
+    for (fails_at_launch, said) in [(false, "polled again"), (true, "broke")] {
+        for waits in [false, true] {
+            let [a, b] = buffers(&platform);
+            let mut grants = platform.acquire(host).read(&a).write(&b).wait().unwrap();
+            let mut launch = || grants.launch(&Ends(fails_at_launch), args![&a, &b], LEN);
+            let failed = launch().and_then(|()| launch());
+            assert!(matches!(failed, Err(LaunchError::Failed(_))), "{failed:?}");
+            let error = match waits {
+                true => grants.running().wait().unwrap_err().to_string(),
+                false => grants.release().unwrap_err().to_string(),
+            };
+            assert!(error.contains(said), "{error}");
+            assert!(matches!(b.read(), Err(AcquireError::Poisoned { .. })));
+        }
+    }
+}

@@ -102,11 +102,13 @@ impl Acquire {
         self
     }
 
-    /// Lets the grants be given while copies of what is only read are in flight, for a kernel that begins on
-    /// the device behind them: see [`Grants::before_launch`], which a launch of other code must call first.
-    /// Until then, these bytes may not be there, and [`Grants::read_bytes`] of them is
-    /// [`Busy`](AcquireError::Busy). A copy that fails is an error of the [release](Grants::release), which
-    /// then commits nothing.
+    /// Grants access while copies of what is only read are in flight. A kernel can then begin on the device
+    /// behind these copies.
+    ///
+    /// Before a launch, [`Grants::before_launch`] orders the kernel or waits; [`Grants::launch`] calls it
+    /// itself. Until the copies have ended, [`Grants::read_bytes`] of these bytes is
+    /// [`Busy`](AcquireError::Busy), and other requests for them wait. If a copy fails, the
+    /// [release](Grants::release) returns its error and commits nothing.
     pub fn ahead(mut self) -> Self {
         self.purpose = Purpose::Ahead;
         self

@@ -45,9 +45,9 @@ pub struct InFlight {
 impl InFlight {
     /// Makes the value for the kernels launched under the grants and others. There may be none yet.
     pub(super) fn of(mut grants: Grants, others: Fences) -> Self {
-        let mut kernels = grants.take_kernels();
+        let (mut kernels, result) = grants.take_kernels();
         kernels.extend(others);
-        Self { grants: Some(grants), kernels, result: Ok(0) }
+        Self { grants: Some(grants), kernels, result }
     }
 
     /// Launches the kernel.
@@ -59,14 +59,16 @@ impl InFlight {
         Ok(())
     }
 
-    /// Has what the kernel overwrites copied to a device behind the kernel, without a wait of the host in
-    /// between. Returns whether all that the kernel writes will be there once [`Grants::release`] has
-    /// returned, which waits for these copies. The old contents cannot be [restored](crate::RawBuffer::restore)
-    /// if the kernel fails.
+    /// Enqueues copies of what the kernel overwrites to a device, behind the kernel. The host does not wait
+    /// in between. [`Grants::release`] waits for these copies. Returns whether they bring all that the kernel
+    /// writes.
     ///
-    /// A buffer is copied if one copy without a change of map state brings its bytes, the frameworks can
-    /// order that copy behind the kernel, and no other request waits for the buffer. Nothing happens to
-    /// others, nor to results that were already asked for.
+    /// A buffer is copied if three conditions hold. One copy without a change of map state brings its bytes.
+    /// The frameworks can order that copy behind the kernel. No other request waits for the buffer. Other
+    /// buffers are left alone, and so are results that were enqueued before.
+    ///
+    /// If the kernel fails, the old contents of a copied buffer cannot be
+    /// [restored](crate::RawBuffer::restore) from that device.
     pub fn bring_results(&mut self, device: DeviceId) -> bool {
         // The last kernel ends after those before it: they run in order, or were waited for.
         match (&mut self.grants, self.kernels.last()) {

@@ -76,11 +76,14 @@ pub struct Grants {
     arrived: Result<(), AcquireError>,
     /// The kernels launched under the grants. The lock makes the value `Sync`.
     pub(super) kernels: Option<Box<Mutex<Kernels>>>,
+    /// The first failure of a kernel launched under the grants.
+    pub(super) ended: Result<u64, TransferError>,
 }
 
 impl Grants {
     pub(crate) fn new(grants: Vec<Grant>, items: SmallVec<[Item; 3]>) -> Self {
-        Self { grants, items, has_launched: false, has_started: false, arrived: Ok(()), kernels: None }
+        let (arrived, ended) = (Ok(()), Ok(0));
+        Self { grants, items, has_launched: false, has_started: false, arrived, kernels: None, ended }
     }
 
     /// Records a launch under these grants, and returns whether it is the first one. Only the first one may

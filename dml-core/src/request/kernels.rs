@@ -1,8 +1,8 @@
 //! Kernels launched under grants of one's own.
 //!
 //! ```text
-//!   acquire ──▶ grants ──launch, launch──▶ running ──▶ InFlight ──wait──▶ grants ──▶ release
-//!                             └──────────────────release, which waits────────────────┘
+//!   acquire ─▶ grants ─launch, launch─▶ release, which waits for both
+//!                              └─running─▶ InFlight ─wait─▶ release
 //! ```
 //! 1. Kernels under the same grants run in the order of their launches. Where launchers do not promise that
 //!    ([`Launcher::runs_in_order`]), a launch waits for those before it.
@@ -102,10 +102,11 @@ impl Grants {
     /// [`release`](Self::release) waits for them.
     ///
     /// # Errors
-    /// [`LaunchError::NotStarted`] with a [`ViewError`], [`Misfit`](crate::Misfit) or [`AcquireError`] as its
-    /// cause if an argument is not granted, arguments or items do not fit the kernel, or an input did not
-    /// come; with the framework's error otherwise. [`LaunchError::Failed`] if the kernel, or one before it
-    /// that had to be waited for, may have written something.
+    /// - [`LaunchError::NotStarted`], with its cause: a [`ViewError`] if an argument is not granted, a
+    ///   [`Misfit`](crate::Misfit) if arguments or items do not fit the kernel, an [`AcquireError`] if an
+    ///   input did not come, or the framework's error. The launch wrote nothing.
+    /// - [`LaunchError::Failed`] if the kernel may have written something, or if one before it failed that
+    ///   had to be waited for. The grants then end as failed.
     ///
     /// # Examples
     /// ```
@@ -146,6 +147,10 @@ impl Grants {
         let launch = Launch::new(&range, &shape, &arguments);
         let fence = launched(|| kernel.launch(&launch, self));
         self.items = own;
+        if let Err(LaunchError::Failed(cause)) = &fence {
+            let message = guard(|| cause.to_string()).unwrap_or_else(|message| message.to_string());
+            self.ended = Err(TransferError::Framework { call: "launch", code: 0, message: message.into() });
+        }
         let fence = fence?;
         self.started();
         let kernels = self.kernels.get_or_insert_with(|| {
@@ -167,14 +172,17 @@ impl Grants {
         self.kernels.as_mut().map(|kernels| kernels.get_mut())
     }
 
-    /// Takes the kernels in flight.
-    pub(super) fn take_kernels(&mut self) -> Fences {
-        self.kernels.take().map_or_else(Fences::new, |kernels| kernels.into_inner().fences)
+    /// Takes the kernels in flight, and the failure of those that have ended.
+    pub(super) fn take_kernels(&mut self) -> (Fences, Result<u64, TransferError>) {
+        let fences = self.kernels.take().map_or_else(Fences::new, |kernels| kernels.into_inner().fences);
+        (fences, self.ended.clone())
     }
 
-    /// Waits for the kernels in flight, and returns the first error.
+    /// Waits for the kernels in flight, and returns the first error of any kernel.
     pub(super) fn finish_kernels(&mut self) -> Result<u64, TransferError> {
-        self.take_kernels().into_iter().map(waited).fold(Ok(0), Result::and)
+        let (fences, ended) = self.take_kernels();
+        self.ended = fences.into_iter().map(waited).fold(ended, Result::and);
+        self.ended.clone()
     }
 
     /// Returns the arguments with the access that was granted, and the items of their views.

@@ -474,8 +474,9 @@ pub trait Launcher: Send + Sync {
     }
 
     /// Returns whether a launch only enqueues the kernel, on the arena's own queue of kernels, and reads no
-    /// granted bytes itself. The arena can then have the kernel begin behind copies that are in flight
-    /// ([`Arena::launch_behind`](crate::Arena::launch_behind)). Other launchers are called after these copies.
+    /// granted bytes itself. The arena can then order the kernel behind copies in flight
+    /// ([`Arena::launch_behind`](crate::Arena::launch_behind)). Other launchers are called once these copies
+    /// have ended.
     fn follows_copies(&self) -> bool {
         false
     }

@@ -49,8 +49,8 @@ pub enum EventKind {
         /// The grant of the kernel.
         grant: OwnerId,
     },
-    /// A copy of what a kernel overwrites was enqueued behind it. Until it has arrived, the arena that it fills
-    /// does not hold these bytes.
+    /// A copy of what a kernel overwrites was enqueued behind it. Until it has arrived, its destination does
+    /// not hold these bytes.
     ResultBegun {
         /// The grant of the kernel.
         grant: OwnerId,
