@@ -154,10 +154,11 @@ impl From<[u64; 3]> for Items {
 /// waits for them. Functions of the host run one after the other, on a thread of their stream.
 ///
 /// # Inputs and results
-/// The copies that bring what a kernel only reads go on while the submitter goes on. To have a result come
-/// back in the same way, [prefetch](crate::Buffer::prefetch) it to the host after the kernel was submitted. A later
-/// kernel that writes the same bytes is submitted only once that prefetch has ended, so a program that reuses
-/// buffers needs a few of them in turn.
+/// The copies of what a kernel only reads go on while the submitter goes on.
+/// [`bring_results`](Self::bring_results) enqueues the copies of its results behind it, where the frameworks
+/// can order that. A [prefetch](crate::Buffer::prefetch) after the submission works everywhere, and begins
+/// once the host has learned of the kernel's end. A later kernel that writes the same bytes is submitted only
+/// once these copies have ended, so a program that reuses buffers needs a few of them in turn.
 ///
 /// # Failures
 /// After a kernel has failed, what it was to write is poisoned, and so is what all kernels behind it on its
