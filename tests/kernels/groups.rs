@@ -5,6 +5,7 @@ use dml::arenas::launch::{self, CompiledLauncher};
 use dml::core::{Launcher, Misfit};
 use dml::prelude::*;
 use dml::scheduler::RunError;
+use std::sync::Arc;
 
 /// Every work-item writes what it is told, along each dimension: its own number, its group's, how many groups
 /// and work-items there are, and where they begin. The last three are the linear number, the number of
@@ -405,4 +406,41 @@ fn a_size_that_the_source_requires_is_the_only_one() {
         refused.ends_with("groups of 32 work-items: its source requires groups of 16 x 1 x 1"),
         "{refused}"
     );
+}
+
+/// The whole run in one launch has the framework's own numbers, whatever sizes it chooses.
+#[test]
+fn a_submitted_kernel_may_ask_for_groups_of_any_size() {
+    const ITEMS: u64 = 1000;
+    let check = |platform: &Platform, device: DeviceId, kernels: [Arc<dyn Launcher>; 2]| {
+        for kernel in kernels {
+            let out = platform.buffer::<u64>(ITEMS * 18).zeroed().build().unwrap();
+            let submit = platform.submit(device, &kernel).read_write(&out);
+            submit.scalar(0_u64).scalar(0_u64).scalar(ITEMS).items(ITEMS).unwrap();
+            let out = out.read().unwrap();
+            for (item, told) in (0..ITEMS).zip(out.chunks(18)) {
+                assert_eq!((told[0], told[2]), (item, out[2]), "its number, and the number of groups");
+                assert!(told[1] <= item && told[1] < told[2], "the groups are counted");
+            }
+        }
+    };
+    if let Some((platform, device)) = opencl() {
+        let arena = platform.home_as::<OpenClArena>(device).unwrap();
+        let own = arena.kernel(&source(false), "tell", "").unwrap();
+        // SAFETY: it writes 18 words for each item.
+        let own = Arc::new(unsafe { CompiledLauncher::new(own) });
+        // SAFETY: as above.
+        let built = unsafe { launch::kernel(&platform, device, &source(false), "tell") }.unwrap();
+        check(&platform, device, [built, own]);
+    }
+    #[cfg(feature = "cuda")]
+    if let Some((platform, device)) = super::cuda() {
+        let arena = platform.home_as::<dml::arenas::CudaArena>(device).unwrap();
+        let own = arena.kernel(TELL_IN_CUDA, "tell", "").unwrap();
+        // SAFETY: as above.
+        let own = Arc::new(unsafe { CompiledLauncher::new(own) });
+        // SAFETY: as above.
+        let built = unsafe { launch::kernel(&platform, device, TELL_IN_CUDA, "tell") }.unwrap();
+        check(&platform, device, [built, own]);
+    }
 }

@@ -575,10 +575,13 @@ impl CompiledKernel for CudaKernel {
     /// - the kernel or the device does not allow the size;
     /// - blocks are numbered within the run, and their size is left open;
     /// - the source uses `blockIdx` or `gridDim`, and the kernel was built by [`CudaArena::kernel`].
+    ///
+    /// The last two do not matter if a launch is the [whole](ItemShape::is_whole) run.
     fn check_groups(&self, shape: &ItemShape) -> Result<(), Misfit> {
         let local = shape.local();
         let open = || local[..shape.dimensions()].contains(&0);
         let checked = match self.numbering {
+            _ if shape.is_whole() => self.limits.check(local),
             Numbering::Run if open() => Err("its blocks are numbered, so they need a size".to_owned()),
             Numbering::Unaware => {
                 Err("its source uses blockIdx or gridDim, so build it with `package_kernel`".to_owned())

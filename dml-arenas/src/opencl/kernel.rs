@@ -474,10 +474,13 @@ impl CompiledKernel for OpenClKernel {
     /// - the source may query its group, and the size is left open;
     /// - the source queries its group or launch, and was built by [`OpenClArena::kernel`];
     /// - the source defines one of these queries as a macro.
+    ///
+    /// The last three do not matter if a launch is the [whole](ItemShape::is_whole) run.
     fn check_groups(&self, shape: &ItemShape) -> Result<(), Misfit> {
         let local = shape.local();
         let open = || local[..shape.dimensions()].contains(&0);
         let checked = match self.numbering {
+            _ if shape.is_whole() => self.limits.check(local),
             Numbering::Run { needs_local: true } if open() => {
                 Err("its source may query its work-group, so a work-group size is needed".to_owned())
             }

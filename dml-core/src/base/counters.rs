@@ -24,7 +24,8 @@ pub enum Operation {
     Copy,
     /// A fill with zeros.
     Fill,
-    /// A kernel was launched.
+    /// A kernel was launched by the co-executor, [submitted](crate::Platform::submit), or launched
+    /// [under grants](crate::Grants::launch). Launches of the program's own do not count.
     Kernel,
 }
 

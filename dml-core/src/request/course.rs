@@ -5,6 +5,7 @@
 //!      └──left to the stream───────┴─▶ push: its number ──▶ started: those that follow are let in
 //! ```
 
+use crate::base::counters::Operation;
 use crate::base::guard::{guard, quietly};
 use crate::base::id::DeviceId;
 use crate::base::sync::Arc;
@@ -80,6 +81,7 @@ impl Course {
             Begun::Here(Err(error)) => return Err(self.not_launched(error, grants, failures)),
             Begun::Aside(aside) => (Some(aside), None),
         };
+        self.platform.counters().count(Operation::Kernel);
         let started = grants.launched(&self.label);
         let held = started.iter().map(|(buffer, grant)| (weak(buffer), *grant)).collect();
         let mut kernel = Kernel {

@@ -10,6 +10,7 @@
 //! Poisoned bytes can be [restored](crate::RawBuffer::restore) if the old contents survive.
 
 use crate::base::access::{Access, Claim};
+use crate::base::counters::Operation;
 use crate::base::guard::guard;
 use crate::base::id::{ArenaId, BufferId, DeviceId, OwnerId};
 use crate::base::names::BufferName;
@@ -413,6 +414,13 @@ impl Grants {
             (!grant.is_arriving()).then(|| (grant.buffer.clone(), grant.id))
         });
         launched.collect()
+    }
+
+    /// Counts an operation on the platform of the buffers.
+    pub(super) fn count(&self, operation: Operation) {
+        if let Some(grant) = self.grants.first() {
+            grant.buffer.0.platform.counters().count(operation);
+        }
     }
 
     /// Ties the grants to a launched kernel, so that they do not end before it does.

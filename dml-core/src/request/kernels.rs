@@ -9,6 +9,7 @@
 //! 2. The grants end only after all of their kernels.
 
 use crate::base::access::Access;
+use crate::base::counters::Operation;
 use crate::base::guard::guard;
 use crate::base::sync::Mutex;
 use crate::buffer::error::ViewError;
@@ -153,6 +154,7 @@ impl Grants {
         }
         let fence = fence?;
         self.started();
+        self.count(Operation::Kernel);
         let kernels = self.kernels.get_or_insert_with(|| {
             Box::new(Mutex::new(Kernels { fences: Fences::new(), are_in_order: true }))
         });

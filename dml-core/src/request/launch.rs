@@ -184,27 +184,34 @@ pub struct ItemShape {
     /// The size of an item along each dimension, which is 1 along `axis`.
     inner: [u64; 3],
     local: [u64; 3],
+    is_whole: bool,
 }
 
 impl ItemShape {
     /// Returns a shape with one work-item per item, in groups of `local`.
     #[must_use]
     pub const fn line(local: u64) -> Self {
-        Self { dimensions: 1, axis: 0, inner: [1; 3], local: [local, 1, 1] }
+        Self { dimensions: 1, axis: 0, inner: [1; 3], local: [local, 1, 1], is_whole: false }
     }
 
     /// Returns a shape with a row of `columns` work-items per item. `local` is a group's number of columns
     /// and rows.
     #[must_use]
     pub const fn rows(columns: u64, local: [u64; 2]) -> Self {
-        Self { dimensions: 2, axis: 1, inner: [columns, 1, 1], local: [local[0], local[1], 1] }
+        Self {
+            dimensions: 2,
+            axis: 1,
+            inner: [columns, 1, 1],
+            local: [local[0], local[1], 1],
+            is_whole: false,
+        }
     }
 
     /// Returns a shape with a plane of work-items per item. `plane` is its number of columns and rows.
     /// `local` is a group's number of columns, rows and planes.
     #[must_use]
     pub const fn planes(plane: [u64; 2], local: [u64; 3]) -> Self {
-        Self { dimensions: 3, axis: 2, inner: [plane[0], plane[1], 1], local }
+        Self { dimensions: 3, axis: 2, inner: [plane[0], plane[1], 1], local, is_whole: false }
     }
 
     /// Sets the dimension along which items are numbered. The others keep their order: rows along dimension 0
@@ -251,6 +258,20 @@ impl ItemShape {
     #[must_use]
     pub const fn local(&self) -> [u64; 3] {
         self.local
+    }
+
+    /// Declares that each launch has all items of its run. Its groups then need no number within a run, so
+    /// that a kernel that asks for them needs no group size.
+    #[must_use]
+    pub const fn whole(mut self) -> Self {
+        self.is_whole = true;
+        self
+    }
+
+    /// Returns whether each launch has [all items](Self::whole) of its run.
+    #[must_use]
+    pub const fn is_whole(&self) -> bool {
+        self.is_whole
     }
 
     /// Returns the first work-item of a range of items along each dimension.
@@ -501,6 +522,12 @@ pub trait Launcher: Send + Sync {
     /// # Errors
     /// [`LaunchError`], which says whether anything may have been written.
     fn launch(&self, launch: &Launch<'_>, grants: &mut Grants) -> Result<Fence, LaunchError>;
+}
+
+impl fmt::Debug for dyn Launcher + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Launcher").field(&self.label()).finish()
+    }
 }
 
 /// A launcher that is shared: an [`Arc`] of one, and nothing else.

@@ -113,9 +113,9 @@ impl Items {
             return Err(Misfit::Items { kernel: kernel.to_owned(), items: sizes });
         }
         Ok(match dimensions {
-            1 => (ItemShape::line(groups[0]), 0..columns),
-            2 => (ItemShape::rows(columns, [groups[0], groups[1]]), 0..rows),
-            _ => (ItemShape::planes([columns, rows], groups), 0..planes),
+            1 => (ItemShape::line(groups[0]).whole(), 0..columns),
+            2 => (ItemShape::rows(columns, [groups[0], groups[1]]).whole(), 0..rows),
+            _ => (ItemShape::planes([columns, rows], groups).whole(), 0..planes),
         })
     }
 }

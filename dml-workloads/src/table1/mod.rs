@@ -39,7 +39,7 @@ use crate::prepare::Input;
 use crate::{bfs, matmul, vecadd};
 use dml_arenas::launch::{BuildError, HostError, Team};
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions, Mechanisms, Sharing};
-use dml_core::{AcquireError, ConfigError, Platform, TransferError, ViewError};
+use dml_core::{AcquireError, ConfigError, Platform, SubmitError};
 use dml_scheduler::metrics::Summary;
 use layered::Layered;
 use std::fmt;
@@ -351,12 +351,9 @@ pub enum Table1Error {
     /// A buffer could not be acquired.
     #[error(transparent)]
     Acquire(#[from] AcquireError),
-    /// A granted buffer could not be used.
+    /// A kernel could not be submitted, or failed.
     #[error(transparent)]
-    View(#[from] ViewError),
-    /// A kernel failed.
-    #[error(transparent)]
-    Transfer(#[from] TransferError),
+    Submit(#[from] SubmitError),
     /// The table does not have this size.
     #[error("{row} has no size {size}: it has tiny, small and paper")]
     Size {
@@ -497,19 +494,26 @@ impl Bench {
                 (options.clone(), options.sharing(sharing))
             }
         };
-        let noopt = Layered::new(&noopt, row, Mode::Noopt, device).map_err(|error| match error {
+        let kernels = match framework {
+            Framework::OpenCl => row.kernels(),
+            #[cfg(feature = "cuda")]
+            Framework::Cuda => row.cuda_kernels(),
+            #[cfg(not(feature = "cuda"))]
+            Framework::Cuda => return Err(no_program()),
+        };
+        let noopt = Layered::new(&noopt, Mode::Noopt, device, kernels).map_err(|error| match error {
             Table1Error::Discover(error @ DiscoverError::UnknownDevice { .. }) => {
                 not_found(framework, device, &error)
             }
             error => error,
         })?;
-        let opt = Layered::new(&opt, row, Mode::Opt, device)?;
+        let opt = Layered::new(&opt, Mode::Opt, device, kernels)?;
         let hand = match framework {
-            Framework::OpenCl => Hand::OpenCl(opt.by_hand(row.kernels())?),
+            Framework::OpenCl => Hand::OpenCl(opt.by_hand(kernels)?),
             #[cfg(feature = "cuda")]
-            Framework::Cuda => Hand::Cuda(opt.by_hand(row.cuda_kernels())?),
+            Framework::Cuda => Hand::Cuda(opt.by_hand(kernels)?),
             #[cfg(not(feature = "cuda"))]
-            Framework::Cuda => return Err(no_program()),
+            Framework::Cuda => unreachable!("has no kernels"),
         };
         Ok(Self { row, framework, hand, noopt, opt })
     }
