@@ -497,6 +497,18 @@ impl BufferInner {
         });
     }
 
+    /// Ends the kernels for which a request waits, if no other users are in its way. Returns whether it is
+    /// answered.
+    pub(crate) fn ends_kernels(&self, place: &Place) -> bool {
+        let only_stream = || self.read(|locked| locked.state.only_stream());
+        if let Some(arena) = only_stream() {
+            let is_done = || place.waiter.is_answered() || only_stream() != Some(arena);
+            let stream = self.platform.0.streams.of(arena);
+            stream.end_here(stream.given(), is_done);
+        }
+        place.waiter.is_answered()
+    }
+
     /// Refuses new requests, and waits until all storage is freed, or until `deadline`. Returns whether it is
     /// freed.
     pub(crate) fn close(&self, deadline: Option<Instant>, before_waiting: impl FnOnce()) -> bool {

@@ -149,7 +149,7 @@ impl Waiter {
         waker
     }
 
-    fn is_answered(&self) -> bool {
+    pub(crate) fn is_answered(&self) -> bool {
         !matches!(*self.slot.lock(), Slot::Waiting { .. })
     }
 

@@ -13,6 +13,8 @@
 //!    code. Such a wait is refused ([`is_on_stream`]).
 //! 4. The reaper is one thread for each arena, and the launching thread another one. They sleep while they
 //!    have nothing to do.
+//! 5. One thread at a time ends kernels: the reaper, or a caller that waits for launched kernels while the
+//!    reaper sleeps. A switch of threads would take longer than many kernels.
 
 mod launching;
 
@@ -199,6 +201,13 @@ enum Helper {
     Sleeps,
     /// It sleeps for a short time.
     Dozes,
+    /// It was woken, and has not gone on yet.
+    Wakes,
+    /// A caller that waits does its work meanwhile.
+    IsReplaced {
+        /// Whether it sleeps for a short time.
+        dozes: bool,
+    },
 }
 
 struct Entry {
@@ -292,14 +301,18 @@ impl Stream {
         }
         match state.reaper {
             Helper::Dozes if !computes => {}
-            Helper::Sleeps | Helper::Dozes => {
-                state.reaper = Helper::Runs;
-                self.has_come.notify_all();
-            }
             Helper::None => drop(self.reaped(state, number)),
-            Helper::Runs => {}
+            _ => self.wake(&mut state),
         }
         number
+    }
+
+    /// Wakes the reaper, if it sleeps.
+    fn wake(&self, state: &mut State) {
+        if matches!(state.reaper, Helper::Sleeps | Helper::Dozes) {
+            state.reaper = Helper::Wakes;
+            self.has_come.notify_all();
+        }
     }
 
     /// Notices a fork.
@@ -355,8 +368,7 @@ impl Stream {
                     return;
                 }
                 if was_empty || cfg!(dml_loom) {
-                    state.reaper = Helper::Sleeps;
-                    state = self.has_come.wait(state);
+                    state = self.sleep(state);
                 } else {
                     state = self.doze(state, DOZE);
                 }
@@ -368,18 +380,15 @@ impl Stream {
                 state = match state.launching {
                     _ if state.queue[0].computes => self.launch_next(state),
                     Helper::None => self.launch_here(state),
-                    _ if state.awaited >= first => {
-                        state.reaper = Helper::Sleeps;
-                        self.has_come.wait(state)
-                    }
+                    _ if state.awaited >= first => self.sleep(state),
                     _ => self.doze(state, DOZE),
                 };
                 continue;
             }
             if state.awaited >= first || first == running || until != u64::MAX {
-                let last = state.short_batch(batch);
                 if state.launches_next() && until == u64::MAX {
                     // A wait would query the driver all the time, and slow the launches down.
+                    let last = state.short_batch(batch);
                     let (now, has_ended) = self.with_work(state, last, |work| work.has_ended());
                     state = now;
                     // In a fork, the work may be with a thread of the parent, and never come back.
@@ -389,14 +398,7 @@ impl Stream {
                         continue;
                     }
                 }
-                let begun = Instant::now();
-                state = self.with_work(state, last, |work| work.wait()).0;
-                // Twice as many must end in time for those that await the first. A model has no time.
-                let is_short = cfg!(dml_loom) || 2 * begun.elapsed() < DOZE;
-                batch = if is_short { (2 * batch).min(ROOM as usize) } else { 1 };
-                for _ in 0..=last {
-                    state = self.end_first(state);
-                }
+                state = self.end_batch(state, &mut batch);
                 continue;
             }
             let (now, has_ended) = self.with_work(state, 0, |work| work.has_ended());
@@ -408,6 +410,51 @@ impl Stream {
                 state = self.doze(state, DOZE);
             }
         }
+    }
+
+    /// Waits for the first kernels, at most `batch`, and ends them.
+    fn end_batch<'a>(&'a self, mut state: MutexGuard<'a, State>, batch: &mut usize) -> MutexGuard<'a, State> {
+        let last = state.short_batch(*batch);
+        let begun = Instant::now();
+        state = self.with_work(state, last, |work| work.wait()).0;
+        // Twice as many must end in time for those that await the first. A model has no time.
+        let is_short = cfg!(dml_loom) || 2 * begun.elapsed() < DOZE;
+        *batch = if is_short { (2 * *batch).min(ROOM as usize) } else { 1 };
+        for _ in 0..=last {
+            state = self.end_first(state);
+        }
+        state
+    }
+
+    /// Ends launched kernels on this thread, because switching to the reaper takes time. Stops once `is_done`,
+    /// which kernels up to `awaited` decide. Does nothing while the reaper runs.
+    pub(crate) fn end_here(self: &Arc<Self>, awaited: u64, is_done: impl Fn() -> bool) {
+        let on_stream = OnStream::enter();
+        let mut state = self.state.lock();
+        state = self.noticed(state);
+        if !matches!(state.reaper, Helper::Sleeps | Helper::Dozes | Helper::Wakes) {
+            return;
+        }
+        state.reaper = Helper::IsReplaced { dozes: state.reaper == Helper::Dozes };
+        state.awaited = state.awaited.max(awaited);
+        let mut batch = 1;
+        while state.queue.front().is_some_and(|first| first.is_launched) {
+            state = self.end_batch(state, &mut batch);
+            drop(state);
+            let is_done = is_done();
+            state = self.state.lock();
+            if is_done {
+                break;
+            }
+        }
+        state.reaper = match state.reaper {
+            Helper::IsReplaced { dozes: true } => Helper::Dozes,
+            _ => Helper::Sleeps,
+        };
+        if !state.queue.is_empty() || state.is_over {
+            self.wake(&mut state);
+        }
+        drop((state, on_stream));
     }
 
     /// Calls foreign code of a kernel in the queue, without the lock. Only the reaper removes kernels.
@@ -425,9 +472,15 @@ impl Stream {
         (state, result)
     }
 
+    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.reaper = Helper::Sleeps;
+        let state = self.has_come.wait(state);
+        self.awake(state)
+    }
+
     fn doze<'a>(&'a self, mut state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
         state.reaper = Helper::Dozes;
-        let mut state = if cfg!(dml_loom) {
+        let state = if cfg!(dml_loom) {
             // In a model the time is over once the other threads have run.
             drop(state);
             thread::yield_now();
@@ -435,9 +488,16 @@ impl Stream {
         } else {
             self.has_come.wait_until(state, Instant::now() + time).0
         };
-        if state.reaper == Helper::Dozes {
-            state.reaper = Helper::Runs;
+        self.awake(state)
+    }
+
+    /// Goes on as the reaper, once no caller replaces it.
+    fn awake<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        while let Helper::IsReplaced { dozes } = &mut state.reaper {
+            *dozes = false;
+            state = self.has_come.wait(state);
         }
+        state.reaper = Helper::Runs;
         state
     }
 
@@ -514,6 +574,12 @@ impl Stream {
         }
         let mut state = self.state.lock();
         while !self.has_settled(number) {
+            drop(state);
+            self.end_here(number, || self.has_settled(number));
+            state = self.state.lock();
+            if self.has_settled(number) {
+                break;
+            }
             self.hurry(&mut state, number);
             state = self.reaped(state, number);
             if self.has_settled(number) {
@@ -531,10 +597,7 @@ impl Stream {
     /// Wakes the reaper, because a caller awaits a kernel.
     fn hurry(&self, state: &mut State, number: u64) {
         state.awaited = state.awaited.max(number);
-        if matches!(state.reaper, Helper::Sleeps | Helper::Dozes) {
-            state.reaper = Helper::Runs;
-            self.has_come.notify_all();
-        }
+        self.wake(state);
     }
 
     /// Has all kernels ended that have a number, because a request waits for the end of a grant.

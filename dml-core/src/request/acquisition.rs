@@ -227,7 +227,10 @@ impl Acquisition {
             }
             (Asked::Answered(begin, grant), _) => return self.act_on(part, begin, grant, wait),
             (Asked::Queued(place), _) => {
-                buffer.platform().0.streams.hurry();
+                let ends_here = matches!(wait, Wait::Until(None)) && buffer.0.ends_kernels(&place);
+                if !ends_here {
+                    buffer.platform().0.streams.hurry();
+                }
                 self.waiting = Some(Queued { part, place });
             }
         }

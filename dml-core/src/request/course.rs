@@ -191,7 +191,6 @@ impl Work for Kernel {
                 launcher.launch(&launch, grants)
             })
         });
-        // Others may use what came, and need not wait for the kernel.
         self.running.wait_for_inputs();
         self.failed = begun.err().map(|error| Arc::new(LaunchFailed(error)) as Cause);
         self.bring_results();
@@ -200,6 +199,8 @@ impl Work for Kernel {
     }
 
     fn wait(&mut self) {
+        // Others may use what came, and need not wait for the kernel.
+        self.running.wait_for_inputs();
         self.running.finish();
     }
 

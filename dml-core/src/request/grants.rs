@@ -388,7 +388,7 @@ impl Grants {
     }
 
     /// Has the next kernel begin behind the copies in flight. Returns whether it will.
-    fn launches_behind(&mut self) -> bool {
+    pub(super) fn launches_behind(&mut self) -> bool {
         let Some(grant) = self.grants.iter().find(|grant| grant.is_arriving()) else { return true };
         let arena = grant.buffer.platform().arena(grant.arena).clone();
         let mut fences: SmallVec<[&Fence; 4]> = SmallVec::new();

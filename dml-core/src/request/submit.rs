@@ -350,8 +350,13 @@ impl Ready<'_> {
     fn launch(&mut self, mut grants: Grants, failures: u64) -> Option<Result<Submission, SubmitError>> {
         let stream = &self.course.stream;
         // Before the failures are counted: a launch that failed is among them, or the stream refuses others.
-        let is_aside =
-            self.computes || self.course.is_in_order && stream.launches_aside() || grants.is_arriving();
+        let launcher = self.launcher.launcher();
+        let is_ahead = self.course.is_in_order && stream.launches_aside();
+        let follows_copies = || guard(|| launcher.follows_copies()).unwrap_or(false);
+        let is_aside = self.computes
+            || is_ahead
+            || grants.is_arriving()
+                && !(self.course.is_in_order && follows_copies() && grants.launches_behind());
         if stream.failures() != failures {
             drop(grants);
             return None;
@@ -363,7 +368,7 @@ impl Ready<'_> {
             Begun::Aside(Aside { launcher, arguments, shape, items, computes })
         } else {
             let launch = Launch::new(&self.items, &self.shape, &self.arguments).submitted(false);
-            Begun::Here(launched(|| self.launcher.launcher().launch(&launch, &mut grants)))
+            Begun::Here(launched(|| launcher.launch(&launch, &mut grants)))
         };
         Some(self.course.begin(grants, begun, failures))
     }

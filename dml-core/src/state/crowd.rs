@@ -202,6 +202,14 @@ impl Requestors {
         self.entries.iter().position(is_it)
     }
 
+    /// Returns the stream on which all entries are.
+    pub(super) fn only_stream(&self) -> Option<ArenaId> {
+        match self.streamed.0[..] {
+            [(arena, all, _)] if all == self.entries.len() => Some(arena),
+            _ => None,
+        }
+    }
+
     /// Returns whether a kernel on a stream writes any byte of a span.
     pub(super) fn streams_write(&self, span: Span) -> bool {
         let writes =

@@ -231,6 +231,11 @@ impl BufferState {
         &self.requestors
     }
 
+    /// Returns the stream on which the kernels of all requestors are.
+    pub(crate) fn only_stream(&self) -> Option<ArenaId> {
+        self.requestors.only_stream()
+    }
+
     /// Returns the copies that are reserved or running.
     #[must_use]
     pub fn copies(&self) -> &Copies {

@@ -48,7 +48,6 @@ impl Stream {
             return state;
         }
         match state.launching {
-            Helper::Runs | Helper::Dozes => state,
             Helper::Sleeps => {
                 state.launching = Helper::Runs;
                 self.is_to_launch.notify_all();
@@ -63,6 +62,7 @@ impl Stream {
                 let state = self.state.lock();
                 if is_started { state } else { self.launch_here(state) }
             }
+            _ => state,
         }
     }
 
@@ -120,8 +120,7 @@ impl Stream {
             self.has_ended.notify_all();
         }
         if state.reaper == Helper::Sleeps {
-            state.reaper = Helper::Runs;
-            self.has_come.notify_all();
+            self.wake(&mut state);
         }
         if state.launching == Helper::Sleeps && state.launches_next() {
             state.launching = Helper::Runs;
