@@ -6,7 +6,8 @@ use dml_core::{DeviceId, Launcher, Platform};
 
 /// Builds a kernel for one device: OpenCL C for an OpenCL device, CUDA C or PTX for a GPU of CUDA. A kernel
 /// is a value that is cheap to clone, to be [submitted](Platform::submit) as often as one likes. Each device
-/// compiles a source once.
+/// compiles a source once. For the co-executor, whose launches are parts of a run, there are [`opencl`] and
+/// [`cuda`].
 ///
 /// # Examples
 /// ```no_run
@@ -43,12 +44,12 @@ pub unsafe fn kernel(
     #[cfg(feature = "opencl")]
     if let Some(arena) = platform.home_as::<crate::OpenClArena>(device) {
         // SAFETY: as the caller guarantees.
-        return unsafe { launcher::<crate::opencl::OpenClKernel>(arena, source, name) };
+        return Ok(unsafe { launcher(arena.kernel(source, name, "")?, name) });
     }
     #[cfg(feature = "cuda")]
     if let Some(arena) = platform.home_as::<crate::CudaArena>(device) {
         // SAFETY: as the caller guarantees.
-        return unsafe { launcher::<crate::cuda::CudaKernel>(arena, source, name) };
+        return Ok(unsafe { launcher(arena.kernel(source, name, "")?, name) });
     }
     let (device, missing) = match platform.devices().get(usize::from(device.0)) {
         Some(known) => (
@@ -62,14 +63,9 @@ pub unsafe fn kernel(
 
 /// # Safety
 /// As [`CompiledLauncher::new`].
-unsafe fn launcher<K: CompiledKernel + Send + Sync + 'static>(
-    arena: &K::Arena,
-    source: &str,
-    name: &str,
-) -> Result<Arc<dyn Launcher>, BuildError> {
-    let kernel = K::build(arena, source, name, "")?;
+unsafe fn launcher(kernel: impl CompiledKernel, name: &str) -> Arc<dyn Launcher> {
     // SAFETY: as the caller guarantees.
-    Ok(Arc::new(unsafe { CompiledLauncher::new(kernel) }.labelled(name)))
+    Arc::new(unsafe { CompiledLauncher::new(kernel) }.labelled(name))
 }
 
 /// Builds a kernel in OpenCL C for every OpenCL device of a platform, and returns a launcher for each.

@@ -10,7 +10,7 @@ use dml_arenas::{Discover, DiscoverOptions};
 #[cfg(feature = "cuda")]
 use dml_core::Pattern;
 use dml_core::record::Operation;
-use dml_core::{Buffer, ConfigError, DeviceId, Items, Launcher, Platform};
+use dml_core::{Buffer, ConfigError, DeviceId, GrantArg, Grants, Items, Launcher, Platform, args};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -91,9 +91,10 @@ impl Layered {
         let out = self.given(&vec![f32::NAN; problem.a().len()], Touched::Once)?;
         let begun = self.begin();
         let (a, b, out) = (self.over(a)?, self.over(b)?, self.over(out)?);
-        let submit = self.platform.submit(self.device, &self.kernels[0]).read(&a).read(&b).write(&out);
+        let mut grants = self.platform.acquire(self.device).read(&a).read(&b).write(&out).ahead().wait()?;
         let items = Items::from(problem.items()).in_groups([vecadd::LOCAL_SIZE, 0, 0]);
-        submit.scalar(problem.items()).bring_results(self.host).items(items)?;
+        grants.launch(&self.kernels[0], args![&a, &b, &out, problem.items()], items)?;
+        self.released(grants)?;
         let seen = out.read()?;
         let run = self.ended(begun);
         checking.of((Row::Vecadd, self.mode), || problem.check(&seen))?;
@@ -106,10 +107,11 @@ impl Layered {
         let out = self.given(&vec![f32::NAN; problem.a().len()], Touched::Once)?;
         let begun = self.begin();
         let (a, b, out) = (self.over(a)?, self.over(b)?, self.over(out)?);
-        let submit = self.platform.submit(self.device, &self.kernels[0]).read(&a).read(&b).write(&out);
+        let mut grants = self.platform.acquire(self.device).read(&a).read(&b).write(&out).ahead().wait()?;
         let [columns, rows] = matmul::LOCAL_SIZE;
         let items = Items::from([edge; 2]).in_groups([columns, rows, 0]);
-        submit.scalar(edge as u32).scalar(edge).bring_results(self.host).items(items)?;
+        grants.launch(&self.kernels[0], args![&a, &b, &out, edge as u32, edge], items)?;
+        self.released(grants)?;
         let seen = out.read()?;
         let run = self.ended(begun);
         checking.of((Row::Matmul, self.mode), || problem.check(&seen))?;
@@ -133,13 +135,18 @@ impl Layered {
             let mut flag = found.write()?;
             flag[0] = 0;
             flag.release()?;
-            let visiting =
-                self.platform.submit(self.device, visit).read(&nodes).read(&edges).read_write(&level);
-            let visiting = visiting.read_write(&next).read(&visited).read_write(&cost);
-            visiting.scalar(problem.items()).items(items)?;
-            let advancing = self.platform.submit(self.device, advance).read_write(&level).read_write(&next);
-            let advancing = advancing.read_write(&visited).read_write(&found);
-            advancing.scalar(problem.items()).items(items)?;
+            // Both kernels of a level run back to back, and share the wait.
+            let acquire = self.platform.acquire(self.device).read(&nodes).read(&edges).read_write(&level);
+            let acquire = acquire.read_write(&next).read_write(&visited).read_write(&cost);
+            let mut grants = acquire.read_write(&found).ahead().wait()?;
+            let seen = GrantArg::read(&visited);
+            grants.launch(
+                visit,
+                args![&nodes, &edges, &level, &next, seen, &cost, problem.items()],
+                items,
+            )?;
+            grants.launch(advance, args![&level, &next, &visited, &found, problem.items()], items)?;
+            grants.release()?;
             if found.read()?[0] == 0 {
                 break;
             }
@@ -177,6 +184,13 @@ impl Layered {
             #[cfg(feature = "cuda")]
             Given::Buffer(buffer) => Ok(buffer),
         }
+    }
+
+    /// Ends grants behind their kernel, with what it wrote on the host.
+    fn released(&self, grants: Grants) -> Result<(), Table1Error> {
+        let mut running = grants.running();
+        running.bring_results(self.host);
+        Ok(running.wait()?.release()?)
     }
 
     fn begin(&self) -> Instant {

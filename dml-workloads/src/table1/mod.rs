@@ -39,7 +39,7 @@ use crate::prepare::Input;
 use crate::{bfs, matmul, vecadd};
 use dml_arenas::launch::{BuildError, HostError, Team};
 use dml_arenas::{Discover, DiscoverError, DiscoverOptions, Mechanisms, Sharing};
-use dml_core::{AcquireError, ConfigError, Platform, SubmitError};
+use dml_core::{AcquireError, ConfigError, LaunchError, Platform, TransferError};
 use dml_scheduler::metrics::Summary;
 use layered::Layered;
 use std::fmt;
@@ -351,9 +351,12 @@ pub enum Table1Error {
     /// A buffer could not be acquired.
     #[error(transparent)]
     Acquire(#[from] AcquireError),
-    /// A kernel could not be submitted, or failed.
+    /// A kernel could not be launched.
     #[error(transparent)]
-    Submit(#[from] SubmitError),
+    Launch(#[from] LaunchError),
+    /// A kernel failed.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
     /// The table does not have this size.
     #[error("{row} has no size {size}: it has tiny, small and paper")]
     Size {
