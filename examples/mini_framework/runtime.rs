@@ -58,9 +58,7 @@ impl Runtime {
         let add = |registry: Registry, task: &Definition| registry.with(task.name, task.rust);
         offload::hook(definitions.iter().fold(Registry::new(), add));
         let platform = Platform::builder().discover()?.build()?;
-        let names = platform.devices().iter().map(|device| &device.name);
-        let devices = names.map(|name| platform.device(name)).collect::<Result<_, _>>()?;
-        Ok(Self { platform, devices })
+        Ok(Self { devices: platform.device_ids().collect(), platform })
     }
 
     /// Builds a task for every device.

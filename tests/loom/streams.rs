@@ -228,6 +228,20 @@ fn l04_the_end_of_a_kernel_wakes_the_future_that_awaits_it() {
     });
 }
 
+/// The thread that waits for the first kernel ends that one alone.
+#[test]
+fn l04_a_future_is_woken_behind_a_kernel_that_a_thread_waits_for() {
+    explore_within(2, || {
+        let (mine, device) = scene(Fails::Nothing);
+        let first = step(&mine, &device, 1).expect("launched");
+        let settler = thread::spawn(move || first.wait().expect("no kernel fails"));
+        block_on(step(&mine, &device, 2).expect("submitted")).expect("no kernel fails");
+        settler.join().expect("the settler ends");
+        assert_eq!((device.ended(), mine.read(CPU, ALL)), (2, after(after(0, 1), 2)));
+        mine.end();
+    });
+}
+
 /// The program launches its own kernel behind one that is left to the stream.
 #[test]
 fn i29_a_launch_of_ones_own_follows_those_that_are_left_to_the_stream() {

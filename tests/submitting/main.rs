@@ -346,21 +346,25 @@ fn what_is_forgotten_ends_by_itself() {
     }
 }
 
-/// No call waits for the kernel: the stream ends it by itself, and gives its buffer back.
+/// No call waits for the kernel: the stream ends it by itself, also after it was idle, and gives its buffer
+/// back.
 #[test]
 fn a_kernel_that_no_call_waits_for_ends() {
     for blocks in [false, true] {
         let ((platform, cpu), queue) = (host(), Queue::new(true));
         queue.blocks.store(blocks, Ordering::Relaxed);
         let (a, b) = (words(&platform, 1), words(&platform, 2));
-        let submission = step((&*platform, cpu, &queue), (&a, &b), 1).unwrap();
-        let ends = watched("the end", move || {
-            while !submission.has_ended() {
-                std::thread::yield_now();
-            }
-        });
-        ends.join();
-        assert!(platform.leaked_grants().is_empty());
+        for _ in 0..2 {
+            let submission = step((&*platform, cpu, &queue), (&a, &b), 1).unwrap();
+            let ends = watched("the end", move || {
+                while !submission.has_ended() {
+                    std::thread::yield_now();
+                }
+            });
+            ends.join();
+            assert!(platform.leaked_grants().is_empty());
+            std::thread::sleep(std::time::Duration::from_millis(20)); // the stream falls asleep
+        }
     }
 }
 

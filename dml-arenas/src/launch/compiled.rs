@@ -115,7 +115,7 @@ unsafe fn launchers<K: CompiledKernel>(
     options: &str,
 ) -> Result<Vec<(DeviceId, CompiledLauncher<K>)>, BuildError> {
     let mut launchers = Vec::new();
-    for device in (0..platform.devices().len() as u16).map(DeviceId) {
+    for device in platform.device_ids() {
         if let Some(arena) = platform.home_as::<K::Arena>(device) {
             let kernel = K::build(arena, source, name, options)?;
             // SAFETY: as the caller guarantees.

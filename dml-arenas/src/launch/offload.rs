@@ -50,7 +50,7 @@ pub unsafe fn offload(
     function: &str,
 ) -> Result<Vec<(DeviceId, OffloadLauncher)>, OffloadError> {
     let mut launchers = Vec::new();
-    for device in (0..platform.devices().len() as u16).map(DeviceId) {
+    for device in platform.device_ids() {
         let Some(arena) = platform.home(device).map(|home| platform.arena(home)) else { continue };
         // SAFETY: the caller guarantees both.
         let launcher = unsafe { OffloadLauncher::new(arena, function) }?;

@@ -89,6 +89,11 @@ impl Platform {
         &self.0.devices
     }
 
+    /// Returns the ids of the devices, in the order of [`devices`](Self::devices).
+    pub fn device_ids(&self) -> impl Iterator<Item = DeviceId> + use<> {
+        (0..self.0.devices.len() as u16).map(DeviceId)
+    }
+
     /// Returns the description of one device.
     ///
     /// # Panics
