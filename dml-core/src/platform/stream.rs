@@ -426,8 +426,8 @@ impl Stream {
         state
     }
 
-    /// Ends launched kernels on this thread, because switching to the reaper takes time. Stops once `is_done`,
-    /// which kernels up to `awaited` decide. Does nothing while the reaper runs.
+    /// Ends launched kernels on this thread, because switching to the reaper takes time. Stops once
+    /// `is_done`, for which no kernel behind `awaited` matters. Does nothing while the reaper runs.
     pub(crate) fn end_here(self: &Arc<Self>, awaited: u64, is_done: impl Fn() -> bool) {
         let on_stream = OnStream::enter();
         let mut state = self.state.lock();
