@@ -129,6 +129,23 @@
 //! # }
 //! ```
 //!
+//! # Repeat a step over several devices
+//!
+//! [`Iterate`](scheduler::Iterate) gives each device the same strip of items in every step. Only the rows that
+//! a footprint reads in another device's strip move, while the rest of the strips is computed:
+//!
+//! ```no_run
+//! # use dml::prelude::*;
+//! # fn example(platform: &Platform, jacobi: &Kernel, rows: u64, a: &Buffer<f64>, b: &Buffer<f64>)
+//! #     -> Result<(), Box<dyn std::error::Error>> {
+//! let iterated = Iterate::new(platform).step(jacobi, rows).swap(a, b).run(1000)?;
+//! println!("{}", iterated.buffer(a).read()?[0]); // the buffer that the next step would read
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # More about runs
+//!
 //! A run can be started and awaited; a drop cancels it and waits for the launched packages:
 //!
 //! ```no_run
@@ -306,7 +323,7 @@ pub mod prelude {
         SubmitError, WriteView, args,
     };
     pub use dml_scheduler::{
-        Argument, Coexecutor, Footprint, Kernel, Knowledge, Package, Report, Running, Variant,
+        Argument, Coexecutor, Footprint, Iterate, Kernel, Knowledge, Package, Report, Running, Variant,
         check_footprints,
         policy::{self, PolicySpec},
     };

@@ -9,7 +9,7 @@ mod common;
 
 use common::{with_cuda, with_opencl};
 use dml_arenas::launch;
-use dml_core::{AcquireError, DeviceId, DeviceKind, Platform, SubmitError};
+use dml_core::{AcquireError, DeviceId, DeviceKind, Items, Platform, SubmitError};
 
 const CUDA: &str = r#"
     extern "C" __global__ void trap(unsigned* data) { if (data[0] != 0xFFFFFFFFu) asm("trap;"); }
@@ -58,7 +58,7 @@ fn traps(platform: &Platform, gpu: DeviceId, source: &str, cause: &str) {
     assert_eq!(adds(&a, &b).unwrap(), 3);
     assert_eq!(*b.read().unwrap(), [1; WORDS as usize], "what ended before is on the host");
     assert_eq!(adds(&b, &c).unwrap(), 4);
-    platform.submit(gpu, &trap).group([32, 1, 1]).read_write(&c).items(1).unwrap();
+    platform.submit(gpu, &trap).read_write(&c).items(Items::from(1_u64).in_groups([32, 1, 1])).unwrap();
     let behind = platform.submit(gpu, &add).read(&c).write(&d).scalar(WORDS).items(WORDS).unwrap();
     for number in 0..50 {
         // They may find the device lost, or be accepted and fail.

@@ -33,6 +33,7 @@
 
 mod base;
 mod check;
+mod iterate;
 mod kernel;
 mod model;
 mod plan;
@@ -42,6 +43,7 @@ mod run;
 
 pub use base::package::{Package, UnitId};
 pub use check::{CheckError, Checked, Departure, Wrong, check_footprints};
+pub use iterate::{Iterate, IterateError, Iterated, Stepped, Strip};
 pub use kernel::{
     Argument, Footprint, FootprintError, FootprintFault, Kernel, KernelError, NotStarted, Variant,
 };

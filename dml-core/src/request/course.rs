@@ -149,6 +149,8 @@ pub(super) struct Aside {
     pub(super) arguments: Vec<LaunchArg>,
     pub(super) shape: ItemShape,
     pub(super) items: Range<u64>,
+    /// The number of items of the run.
+    pub(super) total: u64,
     /// Whether the launch computes.
     pub(super) computes: bool,
 }
@@ -180,10 +182,10 @@ impl Kernel {
 
 impl Work for Kernel {
     fn launch(&mut self, is_followed: bool) -> bool {
-        let Some(Aside { launcher, arguments, shape, items, .. }) = self.aside.take() else {
+        let Some(Aside { launcher, arguments, shape, items, total, .. }) = self.aside.take() else {
             return true;
         };
-        let launch = Launch::new(&items, &shape, &arguments).submitted(is_followed);
+        let launch = Launch::new(&items, &shape, &arguments).of(total).submitted(is_followed);
         let begun = self.running.begin(|grants| {
             launched(|| {
                 let follows_copies = launcher.follows_copies();

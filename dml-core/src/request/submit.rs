@@ -103,6 +103,13 @@ impl Items {
         self
     }
 
+    /// Returns the layout of the work-items, the range along its last dimension, and the range's end.
+    fn of_whole(self, kernel: &str) -> Result<(ItemShape, Range<u64>, u64), Misfit> {
+        let (shape, items) = self.checked(kernel)?;
+        let total = items.end;
+        Ok((shape, items, total))
+    }
+
     /// Returns the layout of the work-items, and the range along its last dimension.
     pub(super) fn checked(self, kernel: &str) -> Result<(ItemShape, Range<u64>), Misfit> {
         let Self { dimensions, sizes, groups } = self;
@@ -171,14 +178,13 @@ pub struct Submit<'a> {
     launcher: &'a dyn SharedLauncher,
     label: Option<Arc<str>>,
     arguments: Vec<LaunchArg>,
-    groups: Option<[u64; 3]>,
     results: Option<DeviceId>,
 }
 
 impl<'a> Submit<'a> {
     fn new(platform: &Platform, device: DeviceId, launcher: &'a dyn SharedLauncher) -> Self {
         let (platform, arguments) = (platform.clone(), Vec::with_capacity(ARGUMENTS));
-        Self { platform, device, launcher, label: None, arguments, groups: None, results: None }
+        Self { platform, device, launcher, label: None, arguments, results: None }
     }
 
     /// Sets the name that errors give the kernel, instead of the launcher's.
@@ -224,12 +230,6 @@ impl<'a> Submit<'a> {
         self.argument(LaunchArg::Local(bytes))
     }
 
-    /// Sets the size of a work-group, as [`Items::in_groups`] does.
-    pub fn group(mut self, sizes: [u64; 3]) -> Self {
-        self.groups = Some(sizes);
-        self
-    }
-
     /// Has what the kernel overwrites copied to a device behind the kernel, where
     /// [`InFlight::bring_results`](crate::InFlight::bring_results) can and no other kernel in flight writes
     /// the same bytes. The kernel then ends with these copies.
@@ -238,7 +238,8 @@ impl<'a> Submit<'a> {
         self
     }
 
-    fn argument(mut self, argument: LaunchArg) -> Self {
+    /// Passes an argument as a launcher gets it. A buffer may be passed with several ranges.
+    pub fn argument(mut self, argument: LaunchArg) -> Self {
         self.arguments.push(argument);
         self
     }
@@ -253,15 +254,25 @@ impl<'a> Submit<'a> {
     #[track_caller]
     pub fn items(self, items: impl Into<Items>) -> Result<Submission, SubmitError> {
         let origin = Location::caller();
-        let mut ready = self.checked(items.into())?;
-        ready.course.stream.wait_for_room()?;
-        loop {
-            let failures = ready.course.stream.failures();
-            let granted = ready.acquire(origin).wait()?;
-            if let Some(submitted) = ready.launch(granted, failures) {
-                return submitted.and_then(settled_each);
+        self.checked(|kernel| items.into().of_whole(kernel))?.submit(origin)
+    }
+
+    /// Launches a part of a run, as [`items`](Self::items) launches all of it: the items in `items` of
+    /// `total`, laid out as `shape` says.
+    ///
+    /// # Errors
+    /// As [`items`](Self::items), and [`Misfit::Items`] for a part without items or past the last one.
+    #[track_caller]
+    pub fn part(self, items: Range<u64>, total: u64, shape: ItemShape) -> Result<Submission, SubmitError> {
+        let origin = Location::caller();
+        let mut ready = self.checked(|kernel| {
+            let work_items = shape.global(&items).into_iter().try_fold(1, u64::checked_mul);
+            match work_items {
+                Some(1..) if items.end <= total => Ok((shape, items, total)),
+                _ => Err(Misfit::Items { kernel: kernel.to_owned(), items: shape.global(&items) }),
             }
-        }
+        })?;
+        ready.submit(origin)
     }
 
     /// Launches the kernel, if its buffers can be granted now.
@@ -271,7 +282,7 @@ impl<'a> Submit<'a> {
     #[track_caller]
     pub fn try_items(self, items: impl Into<Items>) -> Result<Submission, SubmitError> {
         let origin = Location::caller();
-        let mut ready = self.checked(items.into())?;
+        let mut ready = self.checked(|kernel| items.into().of_whole(kernel))?;
         if !ready.course.stream.has_room() {
             return Err(SubmitError::Full { device: ready.course.device() });
         }
@@ -293,23 +304,26 @@ impl<'a> Submit<'a> {
     /// As [`items`](Self::items), as the future's output.
     #[track_caller]
     pub fn items_async(self, items: impl Into<Items>) -> SubmitFuture<'a> {
-        SubmitFuture { ready: self.checked(items.into()), acquiring: None, origin: Location::caller() }
+        let ready = self.checked(|kernel| items.into().of_whole(kernel));
+        SubmitFuture { ready, acquiring: None, origin: Location::caller() }
     }
 
-    fn checked(self, items: Items) -> Result<Ready<'a>, SubmitError> {
-        let Self { platform, device, launcher, label, arguments, groups, results } = self;
+    fn checked(
+        self,
+        items: impl FnOnce(&str) -> Result<(ItemShape, Range<u64>, u64), Misfit>,
+    ) -> Result<Ready<'a>, SubmitError> {
+        let Self { platform, device, launcher, label, arguments, results } = self;
         let shared = launcher;
         let launcher = shared.launcher();
         guard(|| launcher.check(&arguments)).unwrap_or(Ok(()))?;
         let label = label.unwrap_or_else(|| guard(|| launcher.label()).unwrap_or_default());
-        let items = groups.map_or(items, |groups| items.in_groups(groups));
-        let (shape, items) = items.checked(&label)?;
+        let (shape, items, total) = items(&label)?;
         guard(|| launcher.check_groups(&shape)).unwrap_or(Ok(()))?;
         let is_in_order = guard(|| launcher.runs_in_order()).unwrap_or(false);
         let mut course = Course::new(platform, device, label, is_in_order)?;
         course.results = results;
         let computes = is_in_order && guard(|| launcher.runs_within_launch()).unwrap_or(false);
-        Ok(Ready { course, launcher: shared, arguments, shape, items, computes })
+        Ok(Ready { course, launcher: shared, arguments, shape, items, total, computes })
     }
 }
 
@@ -326,11 +340,24 @@ struct Ready<'a> {
     arguments: Vec<LaunchArg>,
     shape: ItemShape,
     items: Range<u64>,
+    /// The number of items of the run.
+    total: u64,
     /// Whether the launch computes.
     computes: bool,
 }
 
 impl Ready<'_> {
+    fn submit(&mut self, origin: &'static Location<'static>) -> Result<Submission, SubmitError> {
+        self.course.stream.wait_for_room()?;
+        loop {
+            let failures = self.course.stream.failures();
+            let granted = self.acquire(origin).wait()?;
+            if let Some(submitted) = self.launch(granted, failures) {
+                return submitted.and_then(settled_each);
+            }
+        }
+    }
+
     fn acquire(&self, origin: &'static Location<'static>) -> Acquire {
         let mut acquire = self.course.acquire(origin);
         if self.course.is_in_order {
@@ -364,10 +391,11 @@ impl Ready<'_> {
         let begun = if is_aside {
             let (launcher, arguments) = (self.launcher.shared(), std::mem::take(&mut self.arguments));
             let (shape, items) = (self.shape, self.items.clone());
-            let computes = self.computes;
-            Begun::Aside(Aside { launcher, arguments, shape, items, computes })
+            let (total, computes) = (self.total, self.computes);
+            Begun::Aside(Aside { launcher, arguments, shape, items, total, computes })
         } else {
-            let launch = Launch::new(&self.items, &self.shape, &self.arguments).submitted(false);
+            let launch =
+                Launch::new(&self.items, &self.shape, &self.arguments).of(self.total).submitted(false);
             Begun::Here(launched(|| launcher.launch(&launch, &mut grants)))
         };
         Some(self.course.begin(grants, begun, failures))

@@ -22,7 +22,7 @@ pub use footprint::{Footprint, FootprintError, FootprintFault};
 pub use variant::{KernelError, NotStarted, Variant};
 
 use crate::base::guard::quietly;
-use crate::base::package::Package;
+use crate::base::package::{Package, UnitId};
 use argument::Parameter;
 use bytemuck::Pod;
 use dml_core::internal::sync::Mutex;
@@ -495,6 +495,28 @@ impl Kernel {
             argument.map_err(|(index, cause)| self.at_fault(index, package.range(), cause))
         };
         self.parameters.iter().map(argument).collect()
+    }
+
+    /// Returns the arguments of some items that a unit computes.
+    ///
+    /// # Errors
+    /// As [`ranges`](Self::ranges).
+    pub(crate) fn arguments_of(
+        &self,
+        items: Range<u64>,
+        unit: usize,
+    ) -> Result<Vec<LaunchArg>, FootprintError> {
+        self.launch_args(&Package::new(items, UnitId(unit), 0), &self.arguments)
+    }
+
+    /// Returns the number of items of the run that this copy is for.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Returns the layout of the work-items of an item.
+    pub(crate) fn shape(&self) -> ItemShape {
+        self.shape
     }
 
     /// Returns a copy of the kernel for launches that are parts of a run of `items` items.

@@ -9,7 +9,7 @@ use super::{Arg, ByHandError, Device, language, unusable};
 use crate::prepare::Language;
 use dml_arenas::launch;
 use dml_core::{
-    Access, Buffer, DeviceId, ItemShape, Launch, LaunchArg, Launcher, Platform, Region, Submission,
+    Access, Buffer, DeviceId, ItemShape, Items, Launch, LaunchArg, Launcher, Platform, Region, Submission,
     SubmitError,
 };
 use std::error::Error;
@@ -182,9 +182,9 @@ impl Chains {
     }
 
     fn submit(&self, [x, y, to]: [usize; 3], buffers: &[Buffer<u32>]) -> Result<Submission, SubmitError> {
-        let submit = self.platform.submit(self.device, &self.launcher).group([LOCAL, 1, 1]);
+        let submit = self.platform.submit(self.device, &self.launcher);
         let submit = submit.read(&buffers[x]).read(&buffers[y]).write(&buffers[to]);
-        submit.scalar(self.elements).items(self.elements)
+        submit.scalar(self.elements).items(Items::from(self.elements).in_groups([LOCAL, 1, 1]))
     }
 
     /// Launches `kernels` kernels under one grant of all buffers, and waits for them once. Returns the

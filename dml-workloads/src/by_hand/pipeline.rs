@@ -12,7 +12,7 @@ use super::chain::Failed;
 use super::{Arg, ByHandError, Device, Host, HostMemory, Pages, language, unusable};
 use crate::prepare::Language;
 use dml_arenas::launch;
-use dml_core::{Buffer, DeviceId, Launcher, Platform, Submission, SubmitError};
+use dml_core::{Buffer, DeviceId, Items, Launcher, Platform, Submission, SubmitError};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -123,9 +123,9 @@ impl Pipeline {
     }
 
     fn submit(&self, [input, output]: &[Buffer<u32>; 2], rounds: u32) -> Result<Submission, SubmitError> {
-        let submit = self.platform.submit(self.device, &self.launcher).group([LOCAL, 1, 1]);
+        let submit = self.platform.submit(self.device, &self.launcher);
         let submit = submit.read(input).write(output).scalar(rounds).scalar(input.len());
-        submit.bring_results(self.host).items(input.len())
+        submit.bring_results(self.host).items(Items::from(input.len()).in_groups([LOCAL, 1, 1]))
     }
 
     /// Submits the kernels of all chunks with their results, then reads these. Returns the elapsed time.

@@ -1,0 +1,479 @@
+//! Steps of kernels, repeated, each over the same strips of devices.
+//!
+//! ```text
+//!   kernels, strips ─plan─▶ launches of an even and an odd step
+//!                              │ per kernel: the borders of all strips, then their interiors
+//!                              └─submit, in this order─▶ streams of the devices ─every m steps─▶ callback
+//! ```
+//! No code exchanges borders. A part that reads a border acquires it, and the buffer's valid-set names the
+//! bytes that the device lacks.
+//!
+//! 1. One thread submits all launches, so they act as if each had ended before the next one began, on any
+//!    devices ([`Submit`](dml_core::Submit)).
+//! 2. The parts of a kernel are disjoint and have all of its items. So a run equals the same steps on one
+//!    device, bit by bit.
+//! 3. A border is computed before the interior. So another device waits for borders, which move while the
+//!    interiors are computed.
+//!
+//! # Source
+//! Paper 002 ("boundary first"), and the range mappers of Celerity, from which the exchange follows.
+
+mod balance;
+mod plan;
+mod strips;
+
+use crate::kernel::{FootprintError, Kernel, KernelError};
+use crate::report::RunError;
+use balance::Balance;
+use bytemuck::Pod;
+use dml_core::{Buffer, DeviceId, Platform, RawBuffer, Submission, Submit, SubmitError};
+use plan::{Part, Plan};
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::ops::{ControlFlow, Range};
+use std::panic::Location;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Wake, Waker};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// Repeated steps over several devices, such as those of a stencil.
+///
+/// A step launches one or more kernels. Each device computes the same strip of a kernel's items in every
+/// step, so that its results stay where the next step needs them. Only borders move: the bytes that a
+/// kernel's footprint reads outside its device's strip.
+///
+/// # Examples
+/// ```no_run
+/// # use dml_core::{Access, Platform};
+/// # use dml_scheduler::{Argument, Footprint, Iterate, Kernel};
+/// # use std::ops::ControlFlow;
+/// # fn example(platform: &Platform, launchers: Vec<(dml_core::DeviceId, std::sync::Arc<dyn dml_core::Launcher>)>)
+/// #     -> Result<(), Box<dyn std::error::Error>> {
+/// let (rows, columns) = (300, 300);
+/// let a = platform.buffer::<f64>(rows * columns).zeroed().build()?;
+/// let b = platform.buffer::<f64>(rows * columns).zeroed().build()?;
+/// let row = Footprint::one_to_one(columns * 8);
+/// let jacobi = Kernel::new("jacobi", 1) // an item is a row
+///     .rows(columns, 64)
+///     .argument(Argument::part(&a, Access::ReadOnly, Footprint::neighbourhood(columns * 8, 1)))
+///     .argument(Argument::part(&b, Access::WriteInvalidate, row))
+///     .end()
+///     .launchers(launchers)?;
+/// let iterated = Iterate::new(platform).step(&jacobi, rows).swap(&a, &b).run(1000)?;
+/// let result = iterated.buffer(&a); // the buffer that the next step would read
+/// println!("{}", result.read()?[150 * 300 + 150]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Iterate<'a> {
+    platform: &'a Platform,
+    devices: Option<Vec<DeviceId>>,
+    shares: Option<Vec<f64>>,
+    steps: Vec<(Kernel, u64)>,
+    swaps: Swaps,
+    callback: Option<(u64, Box<Callback<'a>>)>,
+}
+
+type Callback<'a> = dyn FnMut(&Stepped<'_>) -> Result<ControlFlow<()>, KernelError> + 'a;
+
+/// Buffers that change places after each step.
+#[derive(Default)]
+struct Swaps(Vec<(RawBuffer, RawBuffer, Box<dyn Any + Send + Sync>)>);
+
+/// Why steps failed or were refused.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum IterateError {
+    /// A kernel cannot run on these devices. Nothing was launched.
+    #[error(transparent)]
+    Refused(#[from] RunError),
+    /// The footprint of an argument is invalid. Nothing was launched.
+    #[error(transparent)]
+    Footprint(#[from] FootprintError),
+    /// No step was given.
+    #[error("there is no kernel to iterate")]
+    NoKernel,
+    /// The number of shares differs from the number of devices, or a share is no positive number.
+    #[error("the shares {shares:?} are not one positive number for each of {devices} devices")]
+    Shares {
+        /// The shares.
+        shares: Vec<f64>,
+        /// The number of devices.
+        devices: usize,
+    },
+    /// A kernel has a variant, and no launcher, for a device. A variant cannot be submitted.
+    #[error("kernel {kernel} has no launcher for device {device}, which a step needs")]
+    NoLauncher {
+        /// The kernel's name.
+        kernel: String,
+        /// The device.
+        device: DeviceId,
+    },
+    /// An argument is a reduction, which a step cannot have.
+    #[error("kernel {kernel}: argument {index} is a reduction, which a step cannot have")]
+    Reduction {
+        /// The kernel's name.
+        kernel: String,
+        /// The position of the argument among all, from 0.
+        index: usize,
+    },
+    /// A kernel was not launched, or failed. What it and later kernels were to write is poisoned.
+    #[error("step {step}: {cause}")]
+    Failed {
+        /// The step, from 1, at or before which the kernel was submitted.
+        step: u64,
+        /// The error of the kernel.
+        cause: Box<SubmitError>,
+    },
+    /// The callback returned an error. All steps up to this one are complete.
+    #[error("after step {step}: {cause}")]
+    Callback {
+        /// The last step, from 1.
+        step: u64,
+        /// The callback's error.
+        cause: KernelError,
+    },
+}
+
+/// The strip of a device, which is empty if the device has no part in a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Strip {
+    /// The name of the kernel.
+    pub kernel: String,
+    /// The device.
+    pub device: DeviceId,
+    /// Its items.
+    pub items: Range<u64>,
+}
+
+/// Complete steps.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Iterated {
+    /// The number of steps.
+    pub steps: u64,
+    /// Whether the callback stopped them.
+    pub is_stopped: bool,
+    /// The time from the first submission to the end of the last kernel, with callbacks.
+    pub duration: Duration,
+    /// The number of times that strips were corrected.
+    pub corrections: u32,
+    /// The strips of the last step, by kernel and device.
+    pub strips: Vec<Strip>,
+    swaps: Swaps,
+}
+
+/// The state between two steps, for a callback. No kernel is in flight.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Stepped<'a> {
+    /// The number of complete steps.
+    pub steps: u64,
+    swaps: &'a Swaps,
+}
+
+/// The end of a submission.
+#[derive(Default)]
+struct End(OnceLock<Instant>);
+
+impl Wake for End {
+    fn wake(self: Arc<Self>) {
+        self.0.get_or_init(Instant::now);
+    }
+}
+
+impl Swaps {
+    fn partner(&self, buffer: &RawBuffer) -> Option<&RawBuffer> {
+        self.0.iter().find_map(|(a, b, _)| match buffer {
+            buffer if buffer == a => Some(b),
+            buffer if buffer == b => Some(a),
+            _ => None,
+        })
+    }
+
+    /// Returns the buffer that is in the place of another one after some steps.
+    fn after<T: Pod + Send + Sync>(&self, steps: u64, buffer: &Buffer<T>) -> Buffer<T> {
+        let swapped = self.0.iter().filter(|_| steps % 2 == 1).find_map(|(.., pair)| {
+            let (a, b) = pair.downcast_ref::<(Buffer<T>, Buffer<T>)>()?;
+            match buffer.raw() {
+                raw if raw == a.raw() => Some(b),
+                raw if raw == b.raw() => Some(a),
+                _ => None,
+            }
+        });
+        swapped.unwrap_or(buffer).clone()
+    }
+}
+
+impl<'a> Iterate<'a> {
+    /// Starts with no kernels, on all devices that have a launcher of each kernel. Strips are equal at first,
+    /// and corrected by the durations of the first steps.
+    #[must_use]
+    pub fn new(platform: &'a Platform) -> Self {
+        let (steps, swaps) = (Vec::new(), Swaps::default());
+        Self { platform, devices: None, shares: None, steps, swaps, callback: None }
+    }
+
+    /// Uses these devices, which have strips in this order.
+    #[must_use]
+    pub fn devices(mut self, devices: impl IntoIterator<Item = DeviceId>) -> Self {
+        self.devices = Some(devices.into_iter().collect());
+        self
+    }
+
+    /// Cuts strips in these ratios, one for each device, and never corrects them.
+    #[must_use]
+    pub fn shares(mut self, shares: impl IntoIterator<Item = f64>) -> Self {
+        self.shares = Some(shares.into_iter().collect());
+        self
+    }
+
+    /// Adds a kernel to each step, behind those added before. It has `items` items.
+    ///
+    /// Its arguments are whole buffers with footprints. The footprint of what it reads may reach into the
+    /// strips of other devices.
+    #[must_use]
+    pub fn step(mut self, kernel: &Kernel, items: u64) -> Self {
+        self.steps.push((kernel.clone(), items));
+        self
+    }
+
+    /// Has two buffers change places in all kernels after each step.
+    #[must_use]
+    pub fn swap<T: Pod + Send + Sync>(mut self, a: &Buffer<T>, b: &Buffer<T>) -> Self {
+        let pair = Box::new((a.clone(), b.clone()));
+        self.swaps.0.push((a.raw().clone(), b.raw().clone(), pair));
+        self
+    }
+
+    /// Calls a function after every `steps` steps, when no kernel is in flight. It may read and write the
+    /// buffers, and stops the steps by [`ControlFlow::Break`].
+    ///
+    /// ```
+    /// # use dml_core::Buffer;
+    /// # use dml_scheduler::Iterate;
+    /// # use std::ops::ControlFlow;
+    /// # fn example<'a>(iterate: Iterate<'a>, a: &'a Buffer<f64>) -> Iterate<'a> {
+    /// iterate.every(50, |stepped| {
+    ///     let hottest = stepped.buffer(a).read()?.iter().copied().fold(0.0, f64::max);
+    ///     Ok(if hottest < 1e-6 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    /// })
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn every(
+        mut self,
+        steps: u64,
+        callback: impl FnMut(&Stepped<'_>) -> Result<ControlFlow<()>, KernelError> + 'a,
+    ) -> Self {
+        self.callback = Some((steps.max(1), Box::new(callback)));
+        self
+    }
+
+    /// Makes the steps, and returns when the last one has ended.
+    ///
+    /// # Errors
+    /// [`IterateError`]. After [`IterateError::Failed`] the buffers have the results of complete steps, or
+    /// poisoned bytes.
+    #[track_caller]
+    pub fn run(mut self, steps: u64) -> Result<Iterated, IterateError> {
+        let devices = self.chosen()?;
+        let mut balance = self.balance(devices.len())?;
+        let kernels = self.kernels(devices.len(), Location::caller())?;
+        let mut plan = Plan::new(&kernels, &devices, balance.shares())?;
+        let (begun, mut made, mut is_stopped) = (Instant::now(), 0, false);
+        while made < steps && !is_stopped {
+            made += 1;
+            let parts = &plan.parts[usize::from(made % 2 == 0)];
+            // The first step allocates, and says little of the later ones.
+            if made > 1 && balance.measures() {
+                self.settle(&devices, made - 1)?;
+                let durations = self.measured(parts, &devices, made)?;
+                if balance.correct(&durations) {
+                    let corrected = Plan::new(&kernels, &devices, balance.shares())?;
+                    if corrected.cuts == plan.cuts {
+                        balance.rest();
+                    }
+                    plan = corrected;
+                }
+            } else {
+                for part in parts {
+                    self.submit(part, &devices, made)?;
+                }
+            }
+            if let Some((every, mut callback)) = self.callback.take() {
+                if made % every == 0 {
+                    self.settle(&devices, made)?;
+                    let flow = callback(&Stepped { steps: made, swaps: &self.swaps });
+                    let flow = flow.map_err(|cause| IterateError::Callback { step: made, cause })?;
+                    is_stopped = flow.is_break();
+                }
+                self.callback = Some((every, callback));
+            }
+        }
+        self.settle(&devices, made)?;
+        let (duration, corrections) = (begun.elapsed(), balance.corrections());
+        let strips = plan.strips(&kernels[0], &devices);
+        Ok(Iterated { steps: made, is_stopped, duration, corrections, strips, swaps: self.swaps })
+    }
+
+    fn submit(&self, part: &Part, devices: &[DeviceId], step: u64) -> Result<Submission, IterateError> {
+        let Part { unit, launcher, kernel, items, total, shape, arguments } = part;
+        let submit = self.platform.submit(devices[*unit], launcher).label(kernel);
+        let submit = arguments.iter().cloned().fold(submit, Submit::argument);
+        submit.part(items.clone(), *total, *shape).map_err(|cause| {
+            // The cause may be the failure of an earlier kernel.
+            let earlier = self.settle(devices, step).err();
+            earlier.unwrap_or(IterateError::Failed { step, cause: Box::new(cause) })
+        })
+    }
+
+    /// Makes a step, and returns the time from its begin to the end of each device's last kernel.
+    fn measured(
+        &self,
+        parts: &[Part],
+        devices: &[DeviceId],
+        step: u64,
+    ) -> Result<Vec<Option<Duration>>, IterateError> {
+        let begun = Instant::now();
+        let mut last: Vec<Option<Submission>> = vec![None; devices.len()];
+        for part in parts {
+            last[part.unit] = Some(self.submit(part, devices, step)?);
+        }
+        let watched = last.into_iter().map(|submission| {
+            let (mut submission, end) = (submission?, Arc::new(End::default()));
+            let waker = Waker::from(end.clone());
+            if Pin::new(&mut submission).poll(&mut Context::from_waker(&waker)).is_ready() {
+                waker.wake_by_ref();
+            }
+            Some(end)
+        });
+        let watched: Vec<_> = watched.collect();
+        self.settle(devices, step)?;
+        let duration = |end: Option<Arc<End>>| Some(end?.0.get_or_init(Instant::now).duration_since(begun));
+        Ok(watched.into_iter().map(duration).collect())
+    }
+
+    /// Waits for all kernels.
+    fn settle(&self, devices: &[DeviceId], step: u64) -> Result<(), IterateError> {
+        let settled = devices.iter().map(|device| self.platform.settle(*device)).fold(Ok(()), Result::and);
+        settled.map_err(|cause| IterateError::Failed { step, cause: Box::new(cause) })
+    }
+
+    fn balance(&self, devices: usize) -> Result<Balance, IterateError> {
+        let Some(shares) = self.shares.clone() else { return Ok(Balance::new(devices)) };
+        if shares.len() != devices || !shares.iter().all(|share| share.is_finite() && *share > 0.0) {
+            return Err(IterateError::Shares { shares, devices });
+        }
+        Ok(Balance::fixed(shares))
+    }
+
+    /// Returns the devices: those that were named, or all with a launcher of each kernel.
+    fn chosen(&self) -> Result<Vec<DeviceId>, IterateError> {
+        let Some((first, _)) = self.steps.first() else { return Err(IterateError::NoKernel) };
+        let devices = self.devices.clone().unwrap_or_else(|| {
+            let runs_all = |device: &DeviceId| {
+                self.steps.iter().all(|(kernel, _)| kernel.launcher_for(*device).is_some())
+            };
+            self.platform.device_ids().filter(runs_all).collect()
+        });
+        if devices.is_empty() {
+            return Err(RunError::NoDevices { kernel: first.name().to_owned() }.into());
+        }
+        let count = self.platform.devices().len();
+        for (index, device) in devices.iter().enumerate() {
+            let Some(desc) = self.platform.devices().get(usize::from(device.0)) else {
+                let kernel = first.name().to_owned();
+                return Err(RunError::UnknownDevice { kernel, device: *device, devices: count }.into());
+            };
+            if devices[..index].contains(device) {
+                return Err(RunError::DuplicateDevice { device: desc.name.to_string() }.into());
+            }
+        }
+        Ok(devices)
+    }
+
+    /// Returns the kernels of an odd and of an even step.
+    fn kernels(
+        &self,
+        units: usize,
+        origin: &'static Location<'static>,
+    ) -> Result<[Vec<Kernel>; 2], IterateError> {
+        let mut kernels = [Vec::new(), Vec::new()];
+        for (kernel, items) in &self.steps {
+            self.check(kernel, *items)?;
+            let odd = kernel.for_run(units, *items, origin)?;
+            let mut even = odd.clone();
+            self.exchange(&mut even)?;
+            // The buffers that change places may differ in size.
+            self.check(&even, *items)?;
+            kernels[0].push(odd);
+            kernels[1].push(even);
+        }
+        Ok(kernels)
+    }
+
+    fn check(&self, kernel: &Kernel, items: u64) -> Result<(), IterateError> {
+        if let Some(index) = kernel.arguments().iter().position(crate::kernel::Argument::is_reduced) {
+            let (kernel, index) = (kernel.name().to_owned(), kernel.position(index));
+            return Err(IterateError::Reduction { kernel, index });
+        }
+        kernel.check_platform(self.platform)?;
+        kernel.check_launchers(self.platform)?;
+        kernel.check_items(items)?;
+        Ok(kernel.check_writes(items)?)
+    }
+
+    /// Gives a kernel the buffers of an even step.
+    fn exchange(&self, kernel: &mut Kernel) -> Result<(), IterateError> {
+        for place in 0..kernel.arguments().len() {
+            if let Some(partner) = self.swaps.partner(kernel.arguments()[place].buffer()) {
+                let index = kernel.position(place);
+                let exchanged = kernel.set_buffer(index, partner);
+                exchanged.map_err(|misfit| RunError::Misfit {
+                    kernel: kernel.name().to_owned(),
+                    device: "every device".to_owned(),
+                    cause: misfit.to_string(),
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Iterated {
+    /// Returns the buffer that a kernel which names `buffer` would get in the next step.
+    #[must_use]
+    pub fn buffer<T: Pod + Send + Sync>(&self, buffer: &Buffer<T>) -> Buffer<T> {
+        self.swaps.after(self.steps, buffer)
+    }
+}
+
+impl Stepped<'_> {
+    /// Returns the buffer that a kernel which names `buffer` gets in the next step.
+    #[must_use]
+    pub fn buffer<T: Pod + Send + Sync>(&self, buffer: &Buffer<T>) -> Buffer<T> {
+        self.swaps.after(self.steps, buffer)
+    }
+}
+
+impl fmt::Debug for Swaps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(a, b, _)| (a, b))).finish()
+    }
+}
+
+impl fmt::Debug for Iterate<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Iterate")
+            .field("devices", &self.devices)
+            .field("shares", &self.shares)
+            .field("steps", &self.steps)
+            .field("swaps", &self.swaps)
+            .finish()
+    }
+}

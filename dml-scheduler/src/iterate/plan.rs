@@ -1,0 +1,105 @@
+//! The launches of a step.
+
+use super::strips::{Bytes, Parts, cut, read};
+use super::{IterateError, Strip};
+use crate::kernel::{FootprintError, Kernel};
+use dml_core::{DeviceId, ItemShape, LaunchArg, Launcher};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The launches of odd and of even steps.
+pub(super) struct Plan {
+    /// The strip of each device, by kernel.
+    pub(super) cuts: Vec<Vec<Range<u64>>>,
+    /// The launches of an odd and of an even step, in the order of their submission.
+    pub(super) parts: [Vec<Part>; 2],
+}
+
+/// A launch of some items.
+pub(super) struct Part {
+    /// The position of the device.
+    pub(super) unit: usize,
+    pub(super) launcher: Arc<dyn Launcher>,
+    /// The name of the kernel.
+    pub(super) kernel: Arc<str>,
+    pub(super) items: Range<u64>,
+    pub(super) total: u64,
+    pub(super) shape: ItemShape,
+    pub(super) arguments: Vec<LaunchArg>,
+}
+
+impl Plan {
+    /// Plans the kernels of an odd and of an even step, over devices in these ratios.
+    pub(super) fn new(
+        kernels: &[Vec<Kernel>; 2],
+        devices: &[DeviceId],
+        shares: &[f64],
+    ) -> Result<Self, IterateError> {
+        let cuts: Vec<_> =
+            kernels[0].iter().map(|kernel| cut(kernel.total(), kernel.grain(), shares)).collect();
+        // What each device reads in any step.
+        let mut reads: Vec<Vec<Bytes>> = vec![Vec::new(); devices.len()];
+        for kernels in kernels {
+            for (kernel, cut) in kernels.iter().zip(&cuts) {
+                for (reads, strip) in reads.iter_mut().zip(cut).filter(|(_, strip)| !strip.is_empty()) {
+                    reads.extend(read(kernel, strip)?);
+                }
+            }
+        }
+        let step = |kernels: &Vec<Kernel>| {
+            let mut parts = Vec::new();
+            for (kernel, cut) in kernels.iter().zip(&cuts) {
+                add_parts(&mut parts, kernel, (devices, cut), &reads)?;
+            }
+            Ok::<_, IterateError>(parts)
+        };
+        let parts = [step(&kernels[0])?, step(&kernels[1])?];
+        Ok(Self { cuts, parts })
+    }
+
+    /// Returns the strips, by kernel and device.
+    pub(super) fn strips(&self, kernels: &[Kernel], devices: &[DeviceId]) -> Vec<Strip> {
+        let of_kernel = |(kernel, cut): (&Kernel, &Vec<Range<u64>>)| {
+            let strip = |(device, items): (&DeviceId, &Range<u64>)| Strip {
+                kernel: kernel.name().to_owned(),
+                device: *device,
+                items: items.clone(),
+            };
+            devices.iter().zip(cut).map(strip).collect::<Vec<_>>()
+        };
+        kernels.iter().zip(&self.cuts).flat_map(of_kernel).collect()
+    }
+}
+
+/// Adds the launches of a kernel: the borders of all devices, then the interiors.
+fn add_parts(
+    parts: &mut Vec<Part>,
+    kernel: &Kernel,
+    (devices, cut): (&[DeviceId], &[Range<u64>]),
+    reads: &[Vec<Bytes>],
+) -> Result<(), IterateError> {
+    let name: Arc<str> = kernel.name().into();
+    let mut interiors = Vec::new();
+    for (unit, strip) in cut.iter().enumerate().filter(|(_, strip)| !strip.is_empty()) {
+        let Some(launcher) = kernel.launcher_for(devices[unit]).cloned() else {
+            return Err(IterateError::NoLauncher { kernel: kernel.name().to_owned(), device: devices[unit] });
+        };
+        let part = |items: Range<u64>| {
+            let (shape, total) = (kernel.shape(), kernel.total());
+            let arguments = kernel.arguments_of(items.clone(), unit)?;
+            let (launcher, kernel) = (launcher.clone(), name.clone());
+            Ok::<_, FootprintError>(Part { unit, launcher, kernel, items, total, shape, arguments })
+        };
+        let others = reads.iter().enumerate().filter(|(other, _)| *other != unit);
+        let others: Vec<_> = others.flat_map(|(_, reads)| reads).collect();
+        let Parts { borders, interior } = Parts::new(kernel, strip, &others)?;
+        for border in borders {
+            parts.push(part(border)?);
+        }
+        if !interior.is_empty() {
+            interiors.push(part(interior)?);
+        }
+    }
+    parts.append(&mut interiors);
+    Ok(())
+}

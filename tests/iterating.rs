@@ -1,0 +1,222 @@
+//! Steps over strips of several devices equal the same steps on one, and move borders alone.
+
+#![cfg(all(not(dml_loom), feature = "opencl"))]
+
+use dml::Kernel;
+use dml::arenas::{Discover, DiscoverOptions, launch};
+use dml::core::{Access, Buffer, Platform};
+use dml::scheduler::{Argument, Footprint, Iterate, IterateError};
+use std::ops::ControlFlow;
+
+const ROWS: u64 = 61;
+const COLUMNS: u64 = 40;
+const ROW_BYTES: u64 = COLUMNS * 8;
+
+/// The mean of an element and its four neighbours; elements at the edge of the grid stay.
+const SOURCE: &str = "
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+kernel void jacobi(global const double* from, global double* to, ulong rows, ulong columns, ulong end) {
+    size_t x = get_global_id(0), y = get_global_id(1);
+    if (y >= end || x >= columns) return;
+    size_t i = y * columns + x;
+    int is_edge = x == 0 || y == 0 || x == columns - 1 || y == rows - 1;
+    to[i] = is_edge ? from[i]
+        : (from[i - columns] + from[i - 1] + from[i] + from[i + 1] + from[i + columns]) / 5;
+}";
+
+struct Scene {
+    platform: Platform,
+    a: Buffer<f64>,
+    b: Buffer<f64>,
+    jacobi: Kernel,
+}
+
+impl Scene {
+    /// Returns `None` on a machine without OpenCL, unless it is expected there.
+    fn new() -> Option<Self> {
+        let options = DiscoverOptions::default().only(["cpu", "opencl:0"]);
+        let platform = Platform::builder().discover_with(&options).unwrap().build().unwrap();
+        if platform.device("opencl:0").is_err() {
+            assert!(std::env::var_os("DML_EXPECT_OPENCL").is_none(), "there is no OpenCL device");
+            return None;
+        }
+        let data: Vec<f64> = (0..ROWS * COLUMNS).map(|i| ((i * i * 7919) % 1013) as f64 / 7.0).collect();
+        let a = platform.buffer_from(data).unwrap();
+        let b = platform.buffer::<f64>(ROWS * COLUMNS).zeroed().build().unwrap();
+        let host = launch::host_by_team(&platform, |call| {
+            let items = call.items();
+            let columns = COLUMNS as usize;
+            let [from, to] = call.parts([0, 1])?;
+            let first = items.start.saturating_sub(1) as usize;
+            let from = from.slice::<f64>()?;
+            for (y, to) in (items.start as usize..).zip(to.slice_mut::<f64>()?.chunks_mut(columns)) {
+                for (x, to) in to.iter_mut().enumerate() {
+                    let i = (y - first) * columns + x;
+                    let is_edge = x == 0 || y == 0 || x == columns - 1 || y == ROWS as usize - 1;
+                    *to = if is_edge {
+                        from[i]
+                    } else {
+                        (from[i - columns] + from[i - 1] + from[i] + from[i + 1] + from[i + columns]) / 5.0
+                    };
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+        // SAFETY: it writes the elements of its rows, and reads these and their neighbours.
+        let opencl = unsafe { launch::opencl(&platform, SOURCE, "jacobi", "") }.unwrap();
+        let jacobi = Kernel::new("jacobi", 1)
+            .rows(COLUMNS, 8)
+            .argument(Argument::part(&a, Access::ReadOnly, Footprint::neighbourhood(ROW_BYTES, 1)))
+            .argument(Argument::part(&b, Access::WriteInvalidate, Footprint::one_to_one(ROW_BYTES)))
+            .scalar(ROWS)
+            .scalar(COLUMNS)
+            .end()
+            .launchers(host)
+            .unwrap()
+            .launchers(opencl)
+            .unwrap();
+        Some(Self { platform, a, b, jacobi })
+    }
+
+    fn iterate(&self) -> Iterate<'_> {
+        Iterate::new(&self.platform).step(&self.jacobi, ROWS).swap(&self.a, &self.b)
+    }
+
+    fn on(&self, devices: &[&str]) -> Iterate<'_> {
+        self.iterate().devices(devices.iter().map(|name| self.platform.device(name).unwrap()))
+    }
+
+    /// Returns the bytes that were copied since the counters were reset.
+    fn moved(&self) -> u64 {
+        self.platform.counters().transfers().iter().map(|transfer| transfer.bytes).sum()
+    }
+}
+
+fn bits(values: &[f64]) -> Vec<u64> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// The steps in plain Rust.
+fn expected(steps: u64) -> Vec<u64> {
+    let (rows, columns) = (ROWS as usize, COLUMNS as usize);
+    let mut from: Vec<f64> = (0..ROWS * COLUMNS).map(|i| ((i * i * 7919) % 1013) as f64 / 7.0).collect();
+    for _ in 0..steps {
+        let mut to = from.clone();
+        for y in 1..rows - 1 {
+            for x in 1..columns - 1 {
+                let i = y * columns + x;
+                to[i] = (from[i - columns] + from[i - 1] + from[i] + from[i + 1] + from[i + columns]) / 5.0;
+            }
+        }
+        from = to;
+    }
+    bits(&from)
+}
+
+#[test]
+fn steps_on_any_devices_equal_those_on_one() {
+    for (devices, shares) in [
+        (&["cpu"][..], &[1.0][..]),
+        (&["opencl:0"], &[1.0]),
+        (&["cpu", "opencl:0"], &[1.0, 1.0]),
+        (&["opencl:0", "cpu"], &[3.0, 0.4]),
+        (&["opencl:0", "cpu"], &[1.0, 0.001]),
+        (&["cpu", "opencl:0"], &[58.0, 3.0]),
+    ] {
+        for steps in [0, 1, 2, 33] {
+            let Some(scene) = Scene::new() else { return };
+            let iterated = scene.on(devices).shares(shares.iter().copied()).run(steps).unwrap();
+            assert_eq!((iterated.steps, iterated.is_stopped), (steps, false));
+            let covered: u64 = iterated.strips.iter().map(|strip| strip.items.end - strip.items.start).sum();
+            assert_eq!(covered, ROWS);
+            let result = iterated.buffer(&scene.a);
+            assert_eq!(bits(&result.read().unwrap()), expected(steps), "{steps} steps on {devices:?}");
+        }
+    }
+}
+
+/// Strips that are corrected move the rows that change hands, and nothing else changes.
+#[test]
+fn corrected_strips_equal_one_device() {
+    let Some(scene) = Scene::new() else { return };
+    let iterated = scene.iterate().run(20).unwrap();
+    assert_eq!(bits(&iterated.buffer(&scene.a).read().unwrap()), expected(20), "{:?}", iterated.strips);
+}
+
+/// Two devices exchange one row each way and step.
+#[test]
+fn only_borders_move() {
+    let Some(scene) = Scene::new() else { return };
+    scene.iterate().shares([1.0, 1.0]).run(4).unwrap();
+    scene.platform.counters().reset();
+    scene.iterate().shares([1.0, 1.0]).run(10).unwrap();
+    assert_eq!(scene.moved(), 10 * 2 * ROW_BYTES);
+    // One device has no border.
+    scene.on(&["opencl:0"]).run(2).unwrap();
+    scene.platform.counters().reset();
+    scene.on(&["opencl:0"]).run(10).unwrap();
+    assert_eq!(scene.moved(), 0);
+}
+
+#[test]
+fn a_callback_sees_complete_steps_and_stops_them() {
+    let Some(scene) = Scene::new() else { return };
+    let mut seen = Vec::new();
+    let iterated = scene.iterate().every(3, |stepped| {
+        assert_eq!(bits(&stepped.buffer(&scene.a).read()?), expected(stepped.steps));
+        seen.push(stepped.steps);
+        Ok(if stepped.steps == 9 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    });
+    let iterated = iterated.run(100).unwrap();
+    assert_eq!((iterated.steps, iterated.is_stopped), (9, true));
+    assert_eq!(bits(&iterated.buffer(&scene.a).read().unwrap()), expected(9));
+    assert_eq!(seen, [3, 6, 9]);
+    let failed = scene.iterate().every(2, |_| Err("the picture cannot be written".into())).run(10);
+    assert_eq!(failed.unwrap_err().to_string(), "after step 2: the picture cannot be written");
+}
+
+#[test]
+fn what_cannot_be_iterated_is_named() {
+    let Some(scene) = Scene::new() else { return };
+    let none = Iterate::new(&scene.platform).run(1).unwrap_err();
+    assert!(matches!(none, IterateError::NoKernel), "{none}");
+    let shares = scene.iterate().shares([1.0]).run(1).unwrap_err();
+    assert!(shares.to_string().contains("[1.0] are not one positive number for each of 2"), "{shares}");
+    let cpu = scene.platform.device("cpu").unwrap();
+    let twice = scene.iterate().devices([cpu, cpu]).run(1).unwrap_err();
+    assert!(twice.to_string().contains("cpu is named twice"), "{twice}");
+    let sum = scene.platform.buffer::<f64>(1).zeroed().build().unwrap();
+    let reduced = scene.jacobi.clone().argument(Argument::reduction(&sum, 0.0, |one, other| one + other));
+    let reduced = Iterate::new(&scene.platform).step(&reduced, ROWS).run(1).unwrap_err();
+    assert!(reduced.to_string().contains("argument 5 is a reduction"), "{reduced}");
+    let long = Iterate::new(&scene.platform).step(&scene.jacobi, ROWS + 1).run(1).unwrap_err();
+    assert!(long.to_string().contains("has bytes for 61 items, not for 62"), "{long}");
+}
+
+/// A step that fails ends the run with the kernel's error, and leaves nothing in flight.
+#[test]
+fn a_failed_step_is_named_and_later_ones_are_not_made() {
+    let Some(scene) = Scene::new() else { return };
+    let calls = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let counted = calls.clone();
+    let fails = launch::host_by_team(&scene.platform, move |call| {
+        call.part(1)?.slice_mut::<f64>()?.fill(0.0);
+        match counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            9 => Err("the plate is broken".into()),
+            _ => Ok(()),
+        }
+    });
+    let kernel = scene.jacobi.clone().launchers(fails.unwrap()).unwrap();
+    let iterate = Iterate::new(&scene.platform).step(&kernel, ROWS).swap(&scene.a, &scene.b);
+    let error = iterate.shares([1.0, 1.0]).run(1000).unwrap_err();
+    let IterateError::Failed { step, .. } = error else { panic!("{error}") };
+    assert!((5..20).contains(&step), "the kernels of a step are two on this device: {error}");
+    assert!(
+        error.to_string().contains("jacobi") && error.to_string().contains("the plate is broken"),
+        "{error}"
+    );
+    assert!(scene.platform.leaked_grants().is_empty());
+    let broken = [scene.a.read().is_err(), scene.b.read().is_err()];
+    assert!(broken.contains(&true), "what was not computed is poisoned");
+}
