@@ -37,6 +37,8 @@ pub(super) struct Course {
     pub(super) stream: Arc<Stream>,
     /// The device to which the results are brought behind the kernel.
     pub(super) results: Option<DeviceId>,
+    /// Whether the kernel ends apart from those behind it.
+    pub(super) ends_alone: bool,
 }
 
 /// A launch that was made, or is left to the stream.
@@ -53,7 +55,7 @@ impl Course {
         is_in_order: bool,
     ) -> Result<Self, SubmitError> {
         let stream = platform.0.streams.of(platform.home_of(device)?).clone();
-        Ok(Self { platform, device, label, is_in_order, stream, results: None })
+        Ok(Self { platform, device, label, is_in_order, stream, results: None, ends_alone: false })
     }
 
     /// Starts the request for the kernel's buffers.
@@ -86,6 +88,7 @@ impl Course {
         let held = started.iter().map(|(buffer, grant)| (weak(buffer), *grant)).collect();
         let mut kernel = Kernel {
             aside,
+            ends_alone: self.ends_alone,
             results: self.results,
             failed: None,
             running: InFlight::of(grants, kernel.into_iter().collect()),
@@ -103,7 +106,7 @@ impl Course {
             Some(Aside { computes: true, .. }) => Start::Computes,
             Some(_) => Start::Left,
         };
-        let about = (self.label.clone(), self.is_in_order);
+        let about = (self.label.clone(), self.is_in_order && !self.ends_alone);
         self.stream.push((Box::new(kernel), start), about, held, failures)
     }
 
@@ -118,7 +121,7 @@ impl Course {
                 let cause: Cause = cause.into();
                 let (running, failed) =
                     (InFlight::of(grants.hand_over(), Fences::new()), Some(cause.clone()));
-                let kernel = Kernel { aside: None, results: None, failed, running };
+                let kernel = Kernel { aside: None, ends_alone: true, results: None, failed, running };
                 let number = self.push(kernel, AllHeld::new(), failures);
                 // On a stream, the caller cannot wait for it.
                 let _ = self.stream.settle(number);
@@ -164,6 +167,8 @@ struct LaunchFailed(#[source] LaunchError);
 struct Kernel {
     /// What is to be launched, if it is not launched.
     aside: Option<Aside>,
+    /// Whether it ends apart from those behind it.
+    ends_alone: bool,
     /// The device to which the results are brought.
     results: Option<DeviceId>,
     /// Why it cannot be launched.
@@ -185,7 +190,8 @@ impl Work for Kernel {
         let Some(Aside { launcher, arguments, shape, items, total, .. }) = self.aside.take() else {
             return true;
         };
-        let launch = Launch::new(&items, &shape, &arguments).of(total).submitted(is_followed);
+        let launch = Launch::new(&items, &shape, &arguments).of(total);
+        let launch = if self.ends_alone { launch } else { launch.submitted(is_followed) };
         let begun = self.running.begin(|grants| {
             launched(|| {
                 let follows_copies = launcher.follows_copies();

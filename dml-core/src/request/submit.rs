@@ -179,12 +179,13 @@ pub struct Submit<'a> {
     label: Option<Arc<str>>,
     arguments: Vec<LaunchArg>,
     results: Option<DeviceId>,
+    ends_alone: bool,
 }
 
 impl<'a> Submit<'a> {
     fn new(platform: &Platform, device: DeviceId, launcher: &'a dyn SharedLauncher) -> Self {
         let (platform, arguments) = (platform.clone(), Vec::with_capacity(ARGUMENTS));
-        Self { platform, device, launcher, label: None, arguments, results: None }
+        Self { platform, device, launcher, label: None, arguments, results: None, ends_alone: false }
     }
 
     /// Sets the name that errors give the kernel, instead of the launcher's.
@@ -235,6 +236,14 @@ impl<'a> Submit<'a> {
     /// the same bytes. The kernel then ends with these copies.
     pub fn bring_results(mut self, device: DeviceId) -> Self {
         self.results = Some(device);
+        self
+    }
+
+    /// Has the kernel end apart from the kernels behind it. Otherwise a framework may know the ends of several
+    /// kernels only together, which costs less. It matters if another device waits for this kernel while long
+    /// ones are behind it.
+    pub fn ends_alone(mut self) -> Self {
+        self.ends_alone = true;
         self
     }
 
@@ -312,7 +321,7 @@ impl<'a> Submit<'a> {
         self,
         items: impl FnOnce(&str) -> Result<(ItemShape, Range<u64>, u64), Misfit>,
     ) -> Result<Ready<'a>, SubmitError> {
-        let Self { platform, device, launcher, label, arguments, results } = self;
+        let Self { platform, device, launcher, label, arguments, results, ends_alone } = self;
         let shared = launcher;
         let launcher = shared.launcher();
         guard(|| launcher.check(&arguments)).unwrap_or(Ok(()))?;
@@ -322,6 +331,7 @@ impl<'a> Submit<'a> {
         let is_in_order = guard(|| launcher.runs_in_order()).unwrap_or(false);
         let mut course = Course::new(platform, device, label, is_in_order)?;
         course.results = results;
+        course.ends_alone = ends_alone;
         let computes = is_in_order && guard(|| launcher.runs_within_launch()).unwrap_or(false);
         Ok(Ready { course, launcher: shared, arguments, shape, items, total, computes })
     }
@@ -394,8 +404,8 @@ impl Ready<'_> {
             let (total, computes) = (self.total, self.computes);
             Begun::Aside(Aside { launcher, arguments, shape, items, total, computes })
         } else {
-            let launch =
-                Launch::new(&self.items, &self.shape, &self.arguments).of(self.total).submitted(false);
+            let launch = Launch::new(&self.items, &self.shape, &self.arguments).of(self.total);
+            let launch = if self.course.ends_alone { launch } else { launch.submitted(false) };
             Begun::Here(launched(|| launcher.launch(&launch, &mut grants)))
         };
         Some(self.course.begin(grants, begun, failures))

@@ -322,8 +322,9 @@ impl<'a> Iterate<'a> {
     }
 
     fn submit(&self, part: &Part, devices: &[DeviceId], step: u64) -> Result<Submission, IterateError> {
-        let Part { unit, launcher, kernel, items, total, shape, arguments } = part;
+        let Part { unit, launcher, kernel, items, total, shape, arguments, is_border } = part;
         let submit = self.platform.submit(devices[*unit], launcher).label(kernel);
+        let submit = if *is_border { submit.ends_alone() } else { submit };
         let submit = arguments.iter().cloned().fold(submit, Submit::argument);
         submit.part(items.clone(), *total, *shape).map_err(|cause| {
             // The cause may be the failure of an earlier kernel.

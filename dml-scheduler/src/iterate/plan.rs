@@ -26,6 +26,8 @@ pub(super) struct Part {
     pub(super) total: u64,
     pub(super) shape: ItemShape,
     pub(super) arguments: Vec<LaunchArg>,
+    /// Whether another device waits for it.
+    pub(super) is_border: bool,
 }
 
 impl Plan {
@@ -84,20 +86,29 @@ fn add_parts(
         let Some(launcher) = kernel.launcher_for(devices[unit]).cloned() else {
             return Err(IterateError::NoLauncher { kernel: kernel.name().to_owned(), device: devices[unit] });
         };
-        let part = |items: Range<u64>| {
+        let part = |items: Range<u64>, is_border| {
             let (shape, total) = (kernel.shape(), kernel.total());
             let arguments = kernel.arguments_of(items.clone(), unit)?;
             let (launcher, kernel) = (launcher.clone(), name.clone());
-            Ok::<_, FootprintError>(Part { unit, launcher, kernel, items, total, shape, arguments })
+            Ok::<_, FootprintError>(Part {
+                unit,
+                launcher,
+                kernel,
+                items,
+                total,
+                shape,
+                arguments,
+                is_border,
+            })
         };
         let others = reads.iter().enumerate().filter(|(other, _)| *other != unit);
         let others: Vec<_> = others.flat_map(|(_, reads)| reads).collect();
         let Parts { borders, interior } = Parts::new(kernel, strip, &others)?;
         for border in borders {
-            parts.push(part(border)?);
+            parts.push(part(border, true)?);
         }
         if !interior.is_empty() {
-            interiors.push(part(interior)?);
+            interiors.push(part(interior, false)?);
         }
     }
     parts.append(&mut interiors);
