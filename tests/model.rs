@@ -116,6 +116,7 @@ fn bound_pair(concurrency: Concurrency, states: usize) {
 }
 
 #[test]
+#[ignore = "large: cargo xtask model"]
 fn whole_buffer_with_a_pair_bound_exclusively() {
     bound_pair(Concurrency::Exclusive, 626_630);
 }

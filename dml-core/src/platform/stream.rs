@@ -219,8 +219,8 @@ struct Entry {
     is_launched: bool,
     /// Whether the reaper launches it, because its launch computes.
     computes: bool,
-    /// Whether it runs behind those before it on the device, waits for nothing else, and may be waited for with
-    /// those behind it.
+    /// Whether it runs behind those before it on the device, waits for nothing else, and may be waited for
+    /// with those behind it.
     is_in_order: bool,
     /// Whether it ends as failed whatever its kernel does.
     is_doomed: bool,

@@ -239,9 +239,9 @@ impl<'a> Submit<'a> {
         self
     }
 
-    /// Has the kernel end apart from the kernels behind it. Otherwise a framework may know the ends of several
-    /// kernels only together, which costs less. It matters if another device waits for this kernel while long
-    /// ones are behind it.
+    /// Has the kernel end apart from the kernels behind it. Otherwise a framework may know the ends of
+    /// several kernels only together, which costs less. It matters if another device waits for this kernel
+    /// while long ones are behind it.
     pub fn ends_alone(mut self) -> Self {
         self.ends_alone = true;
         self

@@ -37,7 +37,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "examples/acquire.rs",
     "examples/bound.rs",
     "examples/coexecute.rs",
-    "examples/iterated.rs",
+    "examples/heat.rs",
     "examples/mini_framework/runtime.rs",
     "examples/offload.rs",
     "examples/policy.rs",
