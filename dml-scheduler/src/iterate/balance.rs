@@ -1,8 +1,9 @@
 //! Corrections of the strips by the durations of a step.
 //!
 //! # Source
-//! Paper 004: a device's ratio `r` becomes `r * (1 + (mean(d) / d - 1) / Q)`, where `d` is its duration. `Q`
-//! begins at 1 and grows by 1 each time that the ratio turns, so that it does not swing.
+//! "Automatic OpenCL code generation for multi-device heterogeneous architectures": a device's ratio `r`
+//! becomes `r * (1 + (mean(d) / d - 1) / Q)`, where `d` is its duration. `Q` begins at 1 and grows by 1 each
+//! time that the ratio turns, so that it does not swing.
 
 use std::time::Duration;
 

@@ -16,7 +16,8 @@
 //!    interiors are computed.
 //!
 //! # Source
-//! Paper 002 ("boundary first"), and the range mappers of Celerity, from which the exchange follows.
+//! "Algorithmic scheme for hybrid computing with CPU, Xeon-Phi/MIC and GPU devices on a single machine"
+//! computes boundaries first. The exchange follows from footprints, as in Celerity.
 
 mod balance;
 mod plan;
