@@ -16,6 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (Platform::builder().discover_with(&DiscoverOptions::default().offload(0))?.build()?, 300);
     let plate: Vec<f32> = (0..n * n).map(|i| if i < n { 100.0 } else { 0.0 }).collect(); // one edge is hot
     let (a, b) = (platform.buffer_from(plate)?, platform.buffer::<f32>(n * n).build()?);
+    // On the host, one thread computes a part; `call.team()` would divide it.
     let host = launch::host_by_team(&platform, move |call| {
         let (first, columns) = (call.items().start, n as usize);
         let [from, to] = call.parts([0, 1])?;

@@ -190,6 +190,10 @@ fn what_cannot_be_iterated_is_named() {
     let reduced = scene.jacobi.clone().argument(Argument::reduction(&sum, 0.0, |one, other| one + other));
     let reduced = Iterate::new(&scene.platform).step(&reduced, ROWS).run(1).unwrap_err();
     assert!(reduced.to_string().contains("argument 5 is a reduction"), "{reduced}");
+    for (one, other) in [(&scene.a, &scene.a), (&scene.b, &scene.a)] {
+        let ambiguous = scene.iterate().swap(one, other).run(1).unwrap_err();
+        assert!(ambiguous.to_string().contains("cannot change places with itself"), "{ambiguous}");
+    }
     let long = Iterate::new(&scene.platform).step(&scene.jacobi, ROWS + 1).run(1).unwrap_err();
     assert!(long.to_string().contains("has bytes for 61 items, not for 62"), "{long}");
 }

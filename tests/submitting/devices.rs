@@ -2,6 +2,7 @@
 
 use crate::random::{Step, platform};
 use dml::arenas::kit::{Signal, Signaller};
+use dml::core::internal::sync::Mutex;
 use dml::core::record::{Event, EventKind, Recording};
 use dml::core::{
     Access, AcquireError, Buffer, DeviceId, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher, Misfit,
@@ -11,7 +12,7 @@ use dml_verify::held::{HeldCopies, held_star};
 use dml_verify::{Audited, block_on, watched};
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Wake};
 use std::time::{Duration, Instant};
 
@@ -61,7 +62,7 @@ impl Launcher for Pending {
 
     fn launch(&self, _: &Launch<'_>, _: &mut Grants) -> Result<Fence, LaunchError> {
         let (signal, ends) = Signal::new();
-        self.0.lock().unwrap().push(ends);
+        self.0.lock().push(ends);
         Ok(signal.fence())
     }
 }
@@ -74,7 +75,7 @@ fn i29_a_prefetch_travels_behind_the_kernel_that_writes_its_bytes() {
     let kernel = Arc::new(Pending(Mutex::default()));
     let buffer = platform.buffer_from(vec![1_u32]).unwrap();
     let submit = || platform.submit(device, &kernel).read_write(&buffer).items(1).unwrap();
-    let end = |result| kernel.0.lock().unwrap().pop().unwrap().end(result);
+    let end = |result| kernel.0.lock().pop().unwrap().end(result);
     let copies = |recording: Recording| {
         let events = recording.finish();
         events.iter().filter(|event| matches!(event.kind, EventKind::CopyDone { .. })).count()
@@ -125,7 +126,7 @@ fn i29_a_waker_that_a_stream_calls_does_not_wait_for_a_prefetch() {
     impl Wake for Waits {
         fn wake(self: Arc<Self>) {
             let waited = self.0.prefetch(self.1, ..).wait();
-            *self.2.lock().unwrap() = Some(waited);
+            *self.2.lock() = Some(waited);
         }
     }
 
@@ -137,16 +138,16 @@ fn i29_a_waker_that_a_stream_calls_does_not_wait_for_a_prefetch() {
     let waits = Arc::new(Waits(buffer.clone(), platform.host().unwrap(), Mutex::default()));
     let waker = waits.clone().into();
     assert!(Pin::new(&mut first).poll(&mut Context::from_waker(&waker)).is_pending());
-    let mut ends: Vec<_> = kernel.0.lock().unwrap().drain(..).collect();
+    let mut ends: Vec<_> = kernel.0.lock().drain(..).collect();
     let (ends_second, ends_first) = (ends.pop().unwrap(), ends.pop().unwrap());
     ends_first.end(Ok(0));
     let begun = Instant::now();
-    while waits.2.lock().unwrap().is_none() {
+    while waits.2.lock().is_none() {
         assert!(begun.elapsed() < Duration::from_secs(20), "the waker waits");
         std::thread::yield_now();
     }
     ends_second.end(Ok(0));
-    let waited = waits.2.lock().unwrap().take();
+    let waited = waits.2.lock().take();
     assert!(matches!(waited, Some(Err(AcquireError::OnStream { .. }))), "{waited:?}");
     watched("the second kernel", move || second.wait()).join().unwrap();
     assert!(platform.leaked_grants().is_empty());
@@ -159,7 +160,7 @@ fn i29_wakers_of_a_prefetch_behind_a_kernel_may_panic_and_drop_it() {
 
     impl Wake for Bad {
         fn wake(self: Arc<Self>) {
-            drop(self.0.lock().unwrap().take());
+            drop(self.0.lock().take());
             panic!("a bad waker");
         }
     }
@@ -173,8 +174,8 @@ fn i29_wakers_of_a_prefetch_behind_a_kernel_may_panic_and_drop_it() {
         let waker = bad.clone().into();
         let mut coming = buffer.prefetch(platform.host().unwrap(), ..);
         assert!(Pin::new(&mut coming).poll(&mut Context::from_waker(&waker)).is_pending());
-        let kept = if dropped { bad.0.lock().unwrap().replace(coming) } else { Some(coming) };
-        kernel.0.lock().unwrap().pop().unwrap().end(Ok(0));
+        let kept = if dropped { bad.0.lock().replace(coming) } else { Some(coming) };
+        kernel.0.lock().pop().unwrap().end(Ok(0));
         let settles = Platform::clone(&platform);
         let device = devices[0];
         watched("the kernel", move || settles.settle(device)).join().unwrap();
@@ -303,7 +304,7 @@ fn i29_an_input_that_does_not_arrive_fails_its_kernel() {
         assert!(matches!(&error, SubmitError::Failed { number: 1, .. }), "{error:?}");
         assert!(error.to_string().contains("copy of b"), "{error}");
     }
-    assert!(arriving.kernel.launched.lock().unwrap().is_empty());
+    assert!(arriving.kernel.launched.lock().is_empty());
     for poisoned in [2, 3] {
         assert!(matches!(arriving.read(poisoned), Err(AcquireError::Poisoned { .. })));
     }

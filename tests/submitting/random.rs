@@ -3,14 +3,15 @@
 //! `DML_SUBMISSIONS` sets how many are accepted in total (20,000); `cargo xtask soak` makes it a million.
 
 use dml::arenas::{MainMem, Null, kit};
+use dml::core::internal::sync::Mutex;
 use dml::core::{
     Access, AcquireError, ArenaDesc, ArenaKind, Buffer, DeviceDesc, DeviceId, DeviceKind, DeviceSet, Fence,
     Grants, Launch, LaunchArg, LaunchError, Launcher, LinkSpeed, Misfit, Platform, SubmitError,
     TransferError,
 };
 use dml_verify::random::Random;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Number of submissions of one program.
 const EACH: u64 = 500;
@@ -80,7 +81,7 @@ impl Launcher for Step {
         }
         let arena = self.platform.arena(self.platform.home(self.device).expect("it has one"));
         let arena = arena.downcast_ref::<Null>().expect("it is one");
-        let mut launched = self.launched.lock().unwrap();
+        let mut launched = self.launched.lock();
         let bytes =
             arena.read(grants, &from.range(from_bytes[0].clone())).map_err(LaunchError::not_started)?;
         let value = u32::from_ne_bytes(bytes.try_into().unwrap()).wrapping_mul(3).wrapping_add(number);
@@ -177,7 +178,7 @@ fn run(seed: u64, found: &mut Found) {
         }
     }
     let mut expected: Vec<u32> = (0..buffers.len() as u32).collect();
-    for Launched { from, to, number } in launched.lock().unwrap().iter() {
+    for Launched { from, to, number } in launched.lock().iter() {
         if well.contains(number) {
             expected[*to as usize] = expected[*from as usize].wrapping_mul(3).wrapping_add(*number);
         }

@@ -11,7 +11,7 @@
 //! 1. One thread submits all launches, so they act as if each had ended before the next one began, on any
 //!    devices ([`Submit`](dml_core::Submit)).
 //! 2. The parts of a kernel are disjoint and have all of its items. So a run equals the same steps on one
-//!    device, bit by bit.
+//!    device, bit by bit if the devices round alike.
 //! 3. A border is computed before the interior. So another device waits for borders, which move while the
 //!    interiors are computed.
 //!
@@ -27,7 +27,7 @@ use crate::kernel::{FootprintError, Kernel, KernelError};
 use crate::report::RunError;
 use balance::Balance;
 use bytemuck::Pod;
-use dml_core::{Buffer, DeviceId, Platform, RawBuffer, Submission, Submit, SubmitError};
+use dml_core::{Buffer, BufferName, DeviceId, Platform, RawBuffer, Submission, Submit, SubmitError};
 use plan::{Part, Plan};
 use std::any::Any;
 use std::fmt;
@@ -45,6 +45,15 @@ use thiserror::Error;
 /// A step launches one or more kernels. Each device computes the same strip of a kernel's items in every
 /// step, so that its results stay where the next step needs them. Only borders move: the bytes that a
 /// kernel's footprint reads outside its device's strip.
+///
+/// - Results do not depend on the strips if all devices round alike. OpenCL C and CUDA C may fuse a product
+///   and a sum unless told otherwise (`#pragma OPENCL FP_CONTRACT OFF`, `--fmad=false`).
+/// - A launcher is called for parts of a strip. In a function of the host, a part that is read with a margin
+///   begins with the margin, which is cut at the ends of the buffer. On OpenCL and CUDA, indices are those of
+///   the whole buffer.
+/// - All devices take part, also one that does not pay. Name the [`devices`](Self::devices) for a small grid.
+/// - To go on later, name the buffers in the places in which the last run left them:
+///   [`Iterated::buffer`].
 ///
 /// # Examples
 /// ```no_run
@@ -97,6 +106,12 @@ pub enum IterateError {
     /// No step was given.
     #[error("there is no kernel to iterate")]
     NoKernel,
+    /// A buffer is to change places with itself, or with two others.
+    #[error("{buffer} cannot change places with itself, or with two others")]
+    Swap {
+        /// The buffer.
+        buffer: BufferName,
+    },
     /// The number of shares differs from the number of devices, or a share is no positive number.
     #[error("the shares {shares:?} are not one positive number for each of {devices} devices")]
     Shares {
@@ -188,6 +203,15 @@ impl Wake for End {
 }
 
 impl Swaps {
+    /// Returns a buffer that has no definite partner.
+    fn ambiguous(&self) -> Option<&RawBuffer> {
+        let all: Vec<_> = self.0.iter().flat_map(|(a, b, _)| [a, b]).collect();
+        all.iter()
+            .enumerate()
+            .find(|(index, buffer)| all[..*index].contains(buffer))
+            .map(|(_, buffer)| *buffer)
+    }
+
     fn partner(&self, buffer: &RawBuffer) -> Option<&RawBuffer> {
         self.0.iter().find_map(|(a, b, _)| match buffer {
             buffer if buffer == a => Some(b),
@@ -211,8 +235,9 @@ impl Swaps {
 }
 
 impl<'a> Iterate<'a> {
-    /// Starts with no kernels, on all devices that have a launcher of each kernel. Strips are equal at first,
-    /// and corrected by the durations of the first steps.
+    /// Starts with no kernels, on all devices that have a launcher of each kernel. Strips are equal at first.
+    /// From the second step on, at most eight corrections follow, until the durations of the devices in one
+    /// step differ by 5 percent (standard deviation over mean).
     #[must_use]
     pub fn new(platform: &'a Platform) -> Self {
         let (steps, swaps) = (Vec::new(), Swaps::default());
@@ -243,7 +268,8 @@ impl<'a> Iterate<'a> {
         self
     }
 
-    /// Has two buffers change places in all kernels after each step.
+    /// Has two buffers change places in all kernels after each step. A program with several grids calls this
+    /// once for each.
     #[must_use]
     pub fn swap<T: Pod + Send + Sync>(mut self, a: &Buffer<T>, b: &Buffer<T>) -> Self {
         let pair = Box::new((a.clone(), b.clone()));
@@ -251,8 +277,8 @@ impl<'a> Iterate<'a> {
         self
     }
 
-    /// Calls a function after every `steps` steps, when no kernel is in flight. It may read and write the
-    /// buffers, and stops the steps by [`ControlFlow::Break`].
+    /// Calls a function after every `steps` steps (at least 1), when no kernel is in flight. It may read and
+    /// write the buffers, and stops the steps by [`ControlFlow::Break`]. A second call replaces the first.
     ///
     /// ```
     /// # use dml_core::Buffer;
@@ -405,6 +431,9 @@ impl<'a> Iterate<'a> {
         units: usize,
         origin: &'static Location<'static>,
     ) -> Result<[Vec<Kernel>; 2], IterateError> {
+        if let Some(buffer) = self.swaps.ambiguous() {
+            return Err(IterateError::Swap { buffer: buffer.name() });
+        }
         let mut kernels = [Vec::new(), Vec::new()];
         for (kernel, items) in &self.steps {
             self.check(kernel, *items)?;

@@ -115,7 +115,9 @@ impl Kernel {
         }
     }
 
-    /// Makes each item a row of `columns` work-items.
+    /// Makes each item a row of `columns` work-items: `get_global_id(0)` is the column, `get_global_id(1)` is
+    /// the item. Its bytes are those of [`Footprint::one_to_one`] with the size of a row, and with rows above
+    /// and below those of [`Footprint::neighbourhood`].
     ///
     /// A work-group has `local` columns, and as many rows as the kernel's local size. Each framework chooses
     /// a size that is 0.
