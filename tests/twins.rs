@@ -185,17 +185,24 @@ fn where_powers_are_given_all_begin() {
     assert!(first(machine.gpus[0]) < first(machine.gpus[1]), "{report:?}");
 }
 
-/// What one has shown is expected of all, so that all begin in the next run.
+/// What one has shown is expected of all, so that all begin in the next run. On a busy machine the one may show
+/// so little that its twins do not pay, hence the loop.
 #[test]
 fn what_one_has_shown_is_expected_of_all() {
     let machine = Machine::new(&["one", "one", "one"], Duration::from_micros(20), None);
-    let knowledge = Knowledge::new();
-    let alone = Coexecutor::new(&machine.platform).devices([machine.gpus[1]]).knowledge(&knowledge);
-    for _ in 0..2 {
-        alone.run(&machine.kernel, ITEMS).unwrap();
+    let begun = Instant::now();
+    loop {
+        let knowledge = Knowledge::new();
+        let alone = Coexecutor::new(&machine.platform).devices([machine.gpus[1]]).knowledge(&knowledge);
+        for _ in 0..2 {
+            alone.run(&machine.kernel, ITEMS).unwrap();
+        }
+        let report = machine.run(&knowledge);
+        let all_begin = report.called_up.is_empty()
+            && report.devices.iter().all(|device| device.known_rate.is_some() && device.items > 0);
+        if all_begin {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{report:?}");
     }
-    let report = machine.run(&knowledge);
-    assert!(report.called_up.is_empty(), "{report:?}");
-    assert!(report.devices.iter().all(|device| device.known_rate.is_some()), "{report:?}");
-    assert!(report.devices.iter().all(|device| device.items > 0), "{report:?}");
 }
