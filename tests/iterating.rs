@@ -3,10 +3,12 @@
 #![cfg(all(not(dml_loom), feature = "opencl"))]
 
 use dml::Kernel;
-use dml::arenas::{Discover, DiscoverOptions, launch};
+use dml::arenas::launch::{self, Call, ComputeError};
+use dml::arenas::{Discover, DiscoverOptions};
 use dml::core::{Access, Buffer, Platform};
 use dml::scheduler::{Argument, Footprint, Iterate, IterateError};
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 const ROWS: u64 = 61;
 const COLUMNS: u64 = 40;
@@ -23,6 +25,27 @@ kernel void jacobi(global const double* from, global double* to, ulong rows, ulo
     to[i] = is_edge ? from[i]
         : (from[i - columns] + from[i - 1] + from[i] + from[i + 1] + from[i + columns]) / 5;
 }";
+
+/// As the kernel in OpenCL C.
+fn step_on_host(call: &mut Call<'_>) -> Result<(), ComputeError> {
+    let items = call.items();
+    let columns = COLUMNS as usize;
+    let [from, to] = call.parts([0, 1])?;
+    let first = items.start.saturating_sub(1) as usize;
+    let from = from.slice::<f64>()?;
+    for (y, to) in (items.start as usize..).zip(to.slice_mut::<f64>()?.chunks_mut(columns)) {
+        for (x, to) in to.iter_mut().enumerate() {
+            let i = (y - first) * columns + x;
+            let is_edge = x == 0 || y == 0 || x == columns - 1 || y == ROWS as usize - 1;
+            *to = if is_edge {
+                from[i]
+            } else {
+                (from[i - columns] + from[i - 1] + from[i] + from[i + 1] + from[i + columns]) / 5.0
+            };
+        }
+    }
+    Ok(())
+}
 
 struct Scene {
     platform: Platform,
@@ -43,26 +66,7 @@ impl Scene {
         let data: Vec<f64> = (0..ROWS * COLUMNS).map(|i| ((i * i * 7919) % 1013) as f64 / 7.0).collect();
         let a = platform.buffer_from(data).unwrap();
         let b = platform.buffer::<f64>(ROWS * COLUMNS).zeroed().build().unwrap();
-        let host = launch::host_by_team(&platform, |call| {
-            let items = call.items();
-            let columns = COLUMNS as usize;
-            let [from, to] = call.parts([0, 1])?;
-            let first = items.start.saturating_sub(1) as usize;
-            let from = from.slice::<f64>()?;
-            for (y, to) in (items.start as usize..).zip(to.slice_mut::<f64>()?.chunks_mut(columns)) {
-                for (x, to) in to.iter_mut().enumerate() {
-                    let i = (y - first) * columns + x;
-                    let is_edge = x == 0 || y == 0 || x == columns - 1 || y == ROWS as usize - 1;
-                    *to = if is_edge {
-                        from[i]
-                    } else {
-                        (from[i - columns] + from[i - 1] + from[i] + from[i + 1] + from[i + columns]) / 5.0
-                    };
-                }
-            }
-            Ok(())
-        })
-        .unwrap();
+        let host = launch::host_by_team(&platform, step_on_host).unwrap();
         // SAFETY: it writes the elements of its rows, and reads these and their neighbours.
         let opencl = unsafe { launch::opencl(&platform, SOURCE, "jacobi", "") }.unwrap();
         let jacobi = Kernel::new("jacobi", 1)
@@ -223,4 +227,123 @@ fn a_failed_step_is_named_and_later_ones_are_not_made() {
     assert!(scene.platform.leaked_grants().is_empty());
     let broken = [scene.a.read().is_err(), scene.b.read().is_err()];
     assert!(broken.contains(&true), "what was not computed is poisoned");
+}
+
+/// Whatever device fails, in whatever step: the others make the steps since the checkpoint again.
+#[test]
+fn the_others_repeat_the_steps_since_the_checkpoint() {
+    for (number, (fatal, every)) in [(1, 5), (2, 1), (9, 5), (30, 7), (55, 1000)].into_iter().enumerate() {
+        let Some(scene) = Scene::new() else { return };
+        let cpu = scene.platform.device("cpu").unwrap();
+        let calls = AtomicU64::new(0);
+        let fails = launch::host_by_team(&scene.platform, move |call| {
+            step_on_host(call)?;
+            if calls.fetch_add(1, Relaxed) + 1 >= fatal { Err("the plate is broken".into()) } else { Ok(()) }
+        });
+        let kernel = scene.jacobi.clone().launchers(fails.unwrap()).unwrap();
+        let mut seen = Vec::new();
+        let iterate = Iterate::new(&scene.platform).step(&kernel, ROWS).swap(&scene.a, &scene.b);
+        let devices = [["cpu", "opencl:0"], ["opencl:0", "cpu"]][number % 2];
+        let iterate = iterate.devices(devices.map(|name| scene.platform.device(name).unwrap()));
+        let iterate = iterate.shares([1.0, 1.0]).checkpoint(every).every(10, |stepped| {
+            assert_eq!(bits(&stepped.buffer(&scene.a).read()?), expected(stepped.steps));
+            seen.push(stepped.steps);
+            Ok(ControlFlow::Continue(()))
+        });
+        let iterated = iterate.run(33).unwrap();
+        assert_eq!((iterated.steps, &iterated.failed[..]), (33, &[cpu][..]), "call {fatal} failed");
+        assert_eq!(bits(&iterated.buffer(&scene.a).read().unwrap()), expected(33), "call {fatal} failed");
+        let strip = iterated.strips.iter().find(|strip| strip.device == cpu).unwrap();
+        assert!(strip.items.is_empty(), "{strip:?}");
+        seen.dedup();
+        assert!(seen.ends_with(&[10, 20, 30]), "{seen:?}");
+        assert!(scene.platform.leaked_grants().is_empty());
+    }
+}
+
+#[test]
+fn with_no_device_left_the_failure_is_returned() {
+    let Some(scene) = Scene::new() else { return };
+    let fails = launch::host_by_team(&scene.platform, |_| Err("the plate is broken".into())).unwrap();
+    let kernel = scene.jacobi.clone().launchers(fails).unwrap();
+    let iterate = Iterate::new(&scene.platform).step(&kernel, ROWS).swap(&scene.a, &scene.b);
+    let error = iterate.devices([scene.platform.device("cpu").unwrap()]).checkpoint(5).run(33).unwrap_err();
+    assert!(error.to_string().contains("the plate is broken"), "{error}");
+}
+
+/// A kernel after every third step sees complete steps, and its reductions are whole each time.
+#[test]
+fn a_residual_is_reduced_over_all_devices() {
+    let Some(scene) = Scene::new() else { return };
+    let change = scene.platform.buffer::<f64>(1).zeroed().build().unwrap();
+    let host = launch::host_by_team(&scene.platform, |call| {
+        let [new, old, change] = call.parts([0, 1, 2])?;
+        let changes = new.slice::<f64>()?.iter().zip(old.slice::<f64>()?).map(|(new, old)| (new - old).abs());
+        let most = &mut change.slice_mut::<f64>()?[0];
+        *most = changes.fold(*most, f64::max);
+        Ok(())
+    });
+    let source = "
+        #pragma OPENCL EXTENSION cl_khr_fp64 : enable
+        kernel void change(global const double* new_, global const double* old, global double* most,
+                           ulong columns, ulong end) {
+            for (size_t y = get_global_offset(0); y < end; y++)
+                for (size_t x = 0; x < columns; x++)
+                    *most = fmax(*most, fabs(new_[y * columns + x] - old[y * columns + x]));
+        }";
+    // SAFETY: one work-item per part reads the part's rows.
+    let opencl = unsafe { launch::opencl(&scene.platform, source, "change", "") }.unwrap();
+    let row = || Footprint::one_to_one(ROW_BYTES);
+    let residual = Kernel::new("change", ROWS)
+        .argument(Argument::part(&scene.a, Access::ReadOnly, row()))
+        .argument(Argument::part(&scene.b, Access::ReadOnly, row()))
+        .argument(Argument::reduction(&change, 0.0, f64::max))
+        .scalar(COLUMNS)
+        .end()
+        .launchers(host.unwrap())
+        .unwrap()
+        .launchers(opencl)
+        .unwrap();
+    let most = |steps| {
+        let values = |steps| expected(steps).into_iter().map(f64::from_bits);
+        values(steps).zip(values(steps - 1)).map(|(new, old)| (new - old).abs()).fold(0.0, f64::max)
+    };
+    let mut seen = 0;
+    let iterate = scene.iterate().shares([1.0, 1.0]).step_every(3, &residual, ROWS).every(3, |stepped| {
+        seen += 1;
+        assert_eq!(change.read()?[0], most(stepped.steps), "after step {}", stepped.steps);
+        Ok(if stepped.steps == 15 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    });
+    assert_eq!(iterate.run(100).unwrap().steps, 15);
+    assert_eq!(seen, 5);
+}
+
+#[test]
+fn a_flag_stops_the_steps() {
+    let Some(scene) = Scene::new() else { return };
+    let flag = AtomicBool::new(false);
+    let iterate = scene.iterate().stop(&flag).every(10, |stepped| {
+        flag.store(stepped.steps == 20, Relaxed);
+        Ok(ControlFlow::Continue(()))
+    });
+    let iterated = iterate.run(1_000_000).unwrap();
+    assert_eq!((iterated.steps, iterated.is_stopped), (20, true));
+    assert_eq!(bits(&iterated.buffer(&scene.a).read().unwrap()), expected(20));
+}
+
+/// The trials of a run with devices that do not pay change nothing but the strips.
+#[test]
+fn a_device_that_does_not_pay_is_left_out() {
+    let Some(scene) = Scene::new() else { return };
+    let cpu = scene.platform.device("cpu").unwrap();
+    let slow = launch::host_by_team(&scene.platform, |call| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        step_on_host(call)
+    });
+    let kernel = scene.jacobi.clone().launchers(slow.unwrap()).unwrap();
+    let iterate = Iterate::new(&scene.platform).step(&kernel, ROWS).swap(&scene.a, &scene.b);
+    let iterated = iterate.run(1001).unwrap();
+    assert_eq!(bits(&iterated.buffer(&scene.a).read().unwrap()), expected(1001));
+    let strip = iterated.strips.iter().find(|strip| strip.device == cpu).unwrap();
+    assert!(strip.items.is_empty(), "{iterated:?}");
 }

@@ -39,6 +39,16 @@ impl Balance {
         &self.shares
     }
 
+    /// Gives the devices other ratios; 0 for one that is left out.
+    pub(super) fn set(&mut self, shares: Vec<f64>) {
+        self.shares = shares;
+    }
+
+    /// Returns the number of devices that are not left out.
+    pub(super) fn devices(&self) -> usize {
+        self.shares.iter().filter(|share| **share > 0.0).count()
+    }
+
     /// Returns the number of corrections so far.
     pub(super) fn corrections(&self) -> u32 {
         self.corrections

@@ -20,24 +20,24 @@
 //! computes boundaries first. The exchange follows from footprints, as in Celerity.
 
 mod balance;
+mod kept;
 mod plan;
+mod run;
 mod strips;
 
-use crate::kernel::{FootprintError, Kernel, KernelError};
+use crate::kernel::{Argument, FootprintError, Kernel, KernelError};
 use crate::report::RunError;
 use balance::Balance;
 use bytemuck::Pod;
-use dml_core::{Buffer, BufferName, DeviceId, Platform, RawBuffer, Submission, Submit, SubmitError};
-use plan::{Part, Plan};
+use dml_core::{AcquireError, Buffer, BufferName, DeviceId, Platform, RawBuffer, SubmitError};
+use plan::Kernels;
+use run::Run;
 use std::any::Any;
 use std::fmt;
-use std::future::Future;
 use std::ops::{ControlFlow, Range};
 use std::panic::Location;
-use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
-use std::task::{Context, Wake, Waker};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 use thiserror::Error;
 
 /// Repeated steps over several devices, such as those of a stencil.
@@ -51,7 +51,7 @@ use thiserror::Error;
 /// - A launcher is called for parts of a strip. In a function of the host, a part that is read with a margin
 ///   begins with the margin, which is cut at the ends of the buffer. On OpenCL and CUDA, indices are those of
 ///   the whole buffer.
-/// - All devices take part, also one that does not pay. Name the [`devices`](Self::devices) for a small grid.
+/// - A device that does not pay is found by trial, in runs that are long enough for one, and left out.
 /// - To go on later, name the buffers in the places in which the last run left them:
 ///   [`Iterated::buffer`].
 ///
@@ -83,8 +83,12 @@ pub struct Iterate<'a> {
     devices: Option<Vec<DeviceId>>,
     shares: Option<Vec<f64>>,
     steps: Vec<(Kernel, u64)>,
+    /// Kernels that are launched after every so many steps.
+    checks: Vec<(u64, Kernel, u64)>,
     swaps: Swaps,
     callback: Option<(u64, Box<Callback<'a>>)>,
+    checkpoints: Option<u64>,
+    stop: Option<&'a AtomicBool>,
 }
 
 type Callback<'a> = dyn FnMut(&Stepped<'_>) -> Result<ControlFlow<()>, KernelError> + 'a;
@@ -128,8 +132,8 @@ pub enum IterateError {
         /// The device.
         device: DeviceId,
     },
-    /// An argument is a reduction, which a step cannot have.
-    #[error("kernel {kernel}: argument {index} is a reduction, which a step cannot have")]
+    /// An argument is a reduction, which [`step_every`](Iterate::step_every) allows and a step cannot have.
+    #[error("kernel {kernel}: argument {index} is a reduction, which a step cannot have: see step_every")]
     Reduction {
         /// The kernel's name.
         kernel: String,
@@ -143,6 +147,22 @@ pub enum IterateError {
         step: u64,
         /// The error of the kernel.
         cause: Box<SubmitError>,
+    },
+    /// A reduction could not be combined, after this step.
+    #[error("after step {step}: {cause}")]
+    Combine {
+        /// The step, from 1.
+        step: u64,
+        /// The error.
+        cause: Box<RunError>,
+    },
+    /// The buffers could not be copied for a checkpoint, or from one.
+    #[error("checkpoint of step {step}: {cause}")]
+    Checkpoint {
+        /// The step, from 0.
+        step: u64,
+        /// The error.
+        cause: Box<AcquireError>,
     },
     /// The callback returned an error. All steps up to this one are complete.
     #[error("after step {step}: {cause}")]
@@ -172,14 +192,16 @@ pub struct Strip {
 pub struct Iterated {
     /// The number of steps.
     pub steps: u64,
-    /// Whether the callback stopped them.
+    /// Whether the callback or the flag stopped them.
     pub is_stopped: bool,
     /// The time from the first submission to the end of the last kernel, with callbacks.
     pub duration: Duration,
     /// The number of times that strips were corrected.
     pub corrections: u32,
-    /// The strips of the last step, by kernel and device.
+    /// The strips of the last step, by kernel and device. That of a device which was left out is empty.
     pub strips: Vec<Strip>,
+    /// The devices that failed, if there were checkpoints.
+    pub failed: Vec<DeviceId>,
     swaps: Swaps,
 }
 
@@ -190,16 +212,6 @@ pub struct Stepped<'a> {
     /// The number of complete steps.
     pub steps: u64,
     swaps: &'a Swaps,
-}
-
-/// The end of a submission.
-#[derive(Default)]
-struct End(OnceLock<Instant>);
-
-impl Wake for End {
-    fn wake(self: Arc<Self>) {
-        self.0.get_or_init(Instant::now);
-    }
 }
 
 impl Swaps {
@@ -237,11 +249,21 @@ impl Swaps {
 impl<'a> Iterate<'a> {
     /// Starts with no kernels, on all devices that have a launcher of each kernel. Strips are equal at first.
     /// From the second step on, at most eight corrections follow, until the durations of the devices in one
-    /// step differ by 5 percent (standard deviation over mean).
+    /// step differ by 5 percent (standard deviation over mean). Then some steps are made without the slower
+    /// devices, which are left out if that is faster.
     #[must_use]
     pub fn new(platform: &'a Platform) -> Self {
-        let (steps, swaps) = (Vec::new(), Swaps::default());
-        Self { platform, devices: None, shares: None, steps, swaps, callback: None }
+        Self {
+            platform,
+            devices: None,
+            shares: None,
+            steps: Vec::new(),
+            checks: Vec::new(),
+            swaps: Swaps::default(),
+            callback: None,
+            checkpoints: None,
+            stop: None,
+        }
     }
 
     /// Uses these devices, which have strips in this order.
@@ -251,7 +273,7 @@ impl<'a> Iterate<'a> {
         self
     }
 
-    /// Cuts strips in these ratios, one for each device, and never corrects them.
+    /// Cuts strips in these ratios, one for each device. They are not corrected, and no device is left out.
     #[must_use]
     pub fn shares(mut self, shares: impl IntoIterator<Item = f64>) -> Self {
         self.shares = Some(shares.into_iter().collect());
@@ -265,6 +287,31 @@ impl<'a> Iterate<'a> {
     #[must_use]
     pub fn step(mut self, kernel: &Kernel, items: u64) -> Self {
         self.steps.push((kernel.clone(), items));
+        self
+    }
+
+    /// Adds a kernel that is launched after every `every` steps (at least 1), when the buffers have changed
+    /// places and before the callback. It may have [reductions](Argument::reduction), such as that of a
+    /// residual, whose results the callback can read.
+    #[must_use]
+    pub fn step_every(mut self, every: u64, kernel: &Kernel, items: u64) -> Self {
+        self.checks.push((every.max(1), kernel.clone(), items));
+        self
+    }
+
+    /// Keeps a copy in main memory of what the steps read, before the first one and after every `every` steps
+    /// (at least 1). If a kernel or a device fails, the steps since then are made again by the other devices,
+    /// with their callbacks. Without this call, a failure ends the run.
+    #[must_use]
+    pub fn checkpoint(mut self, every: u64) -> Self {
+        self.checkpoints = Some(every.max(1));
+        self
+    }
+
+    /// Stops once the flag is set, for example by a handler of Ctrl-C. The steps in flight are completed.
+    #[must_use]
+    pub fn stop(mut self, flag: &'a AtomicBool) -> Self {
+        self.stop = Some(flag);
         self
     }
 
@@ -307,89 +354,8 @@ impl<'a> Iterate<'a> {
     /// [`IterateError`]. After [`IterateError::Failed`] the buffers have the results of complete steps, or
     /// poisoned bytes.
     #[track_caller]
-    pub fn run(mut self, steps: u64) -> Result<Iterated, IterateError> {
-        let devices = self.chosen()?;
-        let mut balance = self.balance(devices.len())?;
-        let kernels = self.kernels(devices.len(), Location::caller())?;
-        let mut plan = Plan::new(&kernels, &devices, balance.shares())?;
-        let (begun, mut made, mut is_stopped) = (Instant::now(), 0, false);
-        while made < steps && !is_stopped {
-            made += 1;
-            let parts = &plan.parts[usize::from(made % 2 == 0)];
-            // The first step allocates, and says little of the later ones.
-            if made > 1 && balance.measures() {
-                self.settle(&devices, made - 1)?;
-                let durations = self.measured(parts, &devices, made)?;
-                if balance.correct(&durations) {
-                    let corrected = Plan::new(&kernels, &devices, balance.shares())?;
-                    if corrected.cuts == plan.cuts {
-                        balance.rest();
-                    }
-                    plan = corrected;
-                }
-            } else {
-                for part in parts {
-                    self.submit(part, &devices, made)?;
-                }
-            }
-            if let Some((every, mut callback)) = self.callback.take() {
-                if made % every == 0 {
-                    self.settle(&devices, made)?;
-                    let flow = callback(&Stepped { steps: made, swaps: &self.swaps });
-                    let flow = flow.map_err(|cause| IterateError::Callback { step: made, cause })?;
-                    is_stopped = flow.is_break();
-                }
-                self.callback = Some((every, callback));
-            }
-        }
-        self.settle(&devices, made)?;
-        let (duration, corrections) = (begun.elapsed(), balance.corrections());
-        let strips = plan.strips(&kernels[0], &devices);
-        Ok(Iterated { steps: made, is_stopped, duration, corrections, strips, swaps: self.swaps })
-    }
-
-    fn submit(&self, part: &Part, devices: &[DeviceId], step: u64) -> Result<Submission, IterateError> {
-        let Part { unit, launcher, kernel, items, total, shape, arguments, is_border } = part;
-        let submit = self.platform.submit(devices[*unit], launcher).label(kernel);
-        let submit = if *is_border { submit.ends_alone() } else { submit };
-        let submit = arguments.iter().cloned().fold(submit, Submit::argument);
-        submit.part(items.clone(), *total, *shape).map_err(|cause| {
-            // The cause may be the failure of an earlier kernel.
-            let earlier = self.settle(devices, step).err();
-            earlier.unwrap_or(IterateError::Failed { step, cause: Box::new(cause) })
-        })
-    }
-
-    /// Makes a step, and returns the time from its begin to the end of each device's last kernel.
-    fn measured(
-        &self,
-        parts: &[Part],
-        devices: &[DeviceId],
-        step: u64,
-    ) -> Result<Vec<Option<Duration>>, IterateError> {
-        let begun = Instant::now();
-        let mut last: Vec<Option<Submission>> = vec![None; devices.len()];
-        for part in parts {
-            last[part.unit] = Some(self.submit(part, devices, step)?);
-        }
-        let watched = last.into_iter().map(|submission| {
-            let (mut submission, end) = (submission?, Arc::new(End::default()));
-            let waker = Waker::from(end.clone());
-            if Pin::new(&mut submission).poll(&mut Context::from_waker(&waker)).is_ready() {
-                waker.wake_by_ref();
-            }
-            Some(end)
-        });
-        let watched: Vec<_> = watched.collect();
-        self.settle(devices, step)?;
-        let duration = |end: Option<Arc<End>>| Some(end?.0.get_or_init(Instant::now).duration_since(begun));
-        Ok(watched.into_iter().map(duration).collect())
-    }
-
-    /// Waits for all kernels.
-    fn settle(&self, devices: &[DeviceId], step: u64) -> Result<(), IterateError> {
-        let settled = devices.iter().map(|device| self.platform.settle(*device)).fold(Ok(()), Result::and);
-        settled.map_err(|cause| IterateError::Failed { step, cause: Box::new(cause) })
+    pub fn run(self, steps: u64) -> Result<Iterated, IterateError> {
+        Run::new(self, steps, Location::caller())?.run()
     }
 
     fn balance(&self, devices: usize) -> Result<Balance, IterateError> {
@@ -404,9 +370,13 @@ impl<'a> Iterate<'a> {
     fn chosen(&self) -> Result<Vec<DeviceId>, IterateError> {
         let Some((first, _)) = self.steps.first() else { return Err(IterateError::NoKernel) };
         let devices = self.devices.clone().unwrap_or_else(|| {
-            let runs_all = |device: &DeviceId| {
-                self.steps.iter().all(|(kernel, _)| kernel.launcher_for(*device).is_some())
+            let kernels = || {
+                self.steps
+                    .iter()
+                    .map(|(kernel, _)| kernel)
+                    .chain(self.checks.iter().map(|(_, kernel, _)| kernel))
             };
+            let runs_all = |device: &DeviceId| kernels().all(|kernel| kernel.launcher_for(*device).is_some());
             self.platform.device_ids().filter(runs_all).collect()
         });
         if devices.is_empty() {
@@ -425,34 +395,45 @@ impl<'a> Iterate<'a> {
         Ok(devices)
     }
 
-    /// Returns the kernels of an odd and of an even step.
-    fn kernels(
-        &self,
-        units: usize,
-        origin: &'static Location<'static>,
-    ) -> Result<[Vec<Kernel>; 2], IterateError> {
+    /// Returns the kernels for these devices.
+    fn kernels(&self, units: usize, origin: &'static Location<'static>) -> Result<Kernels, IterateError> {
         if let Some(buffer) = self.swaps.ambiguous() {
             return Err(IterateError::Swap { buffer: buffer.name() });
         }
-        let mut kernels = [Vec::new(), Vec::new()];
+        let mut kernels = Kernels::default();
         for (kernel, items) in &self.steps {
-            self.check(kernel, *items)?;
-            let odd = kernel.for_run(units, *items, origin)?;
-            let mut even = odd.clone();
-            self.exchange(&mut even)?;
-            // The buffers that change places may differ in size.
-            self.check(&even, *items)?;
-            kernels[0].push(odd);
-            kernels[1].push(even);
+            if let Some(index) = kernel.arguments().iter().position(Argument::is_reduced) {
+                let (kernel, index) = (kernel.name().to_owned(), kernel.position(index));
+                return Err(IterateError::Reduction { kernel, index });
+            }
+            let [odd, even] = self.both(kernel, *items, units, origin)?;
+            kernels.steps[0].push(odd);
+            kernels.steps[1].push(even);
+        }
+        for (every, kernel, items) in &self.checks {
+            kernels.checks.push((*every, self.both(kernel, *items, units, origin)?));
         }
         Ok(kernels)
     }
 
+    /// Returns a kernel with the buffers of an odd step, and with those of an even one.
+    fn both(
+        &self,
+        kernel: &Kernel,
+        items: u64,
+        units: usize,
+        origin: &'static Location<'static>,
+    ) -> Result<[Kernel; 2], IterateError> {
+        self.check(kernel, items)?;
+        let odd = kernel.for_run(units, items, origin)?;
+        let mut even = odd.clone();
+        self.exchange(&mut even)?;
+        // The buffers that change places may differ in size.
+        self.check(&even, items)?;
+        Ok([odd, even])
+    }
+
     fn check(&self, kernel: &Kernel, items: u64) -> Result<(), IterateError> {
-        if let Some(index) = kernel.arguments().iter().position(crate::kernel::Argument::is_reduced) {
-            let (kernel, index) = (kernel.name().to_owned(), kernel.position(index));
-            return Err(IterateError::Reduction { kernel, index });
-        }
         kernel.check_platform(self.platform)?;
         kernel.check_launchers(self.platform)?;
         kernel.check_items(items)?;
@@ -504,7 +485,9 @@ impl fmt::Debug for Iterate<'_> {
             .field("devices", &self.devices)
             .field("shares", &self.shares)
             .field("steps", &self.steps)
+            .field("checks", &self.checks)
             .field("swaps", &self.swaps)
-            .finish()
+            .field("checkpoints", &self.checkpoints)
+            .finish_non_exhaustive()
     }
 }

@@ -7,12 +7,22 @@ use dml_core::{DeviceId, ItemShape, LaunchArg, Launcher};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// The kernels of a run, each with the buffers of an odd and of an even step.
+#[derive(Default)]
+pub(super) struct Kernels {
+    pub(super) steps: [Vec<Kernel>; 2],
+    /// Kernels that are launched after every so many steps.
+    pub(super) checks: Vec<(u64, [Kernel; 2])>,
+}
+
 /// The launches of odd and of even steps.
 pub(super) struct Plan {
     /// The strip of each device, by kernel.
     pub(super) cuts: Vec<Vec<Range<u64>>>,
     /// The launches of an odd and of an even step, in the order of their submission.
     pub(super) parts: [Vec<Part>; 2],
+    /// The launches of each kernel that is not launched in every step.
+    pub(super) checks: Vec<[Vec<Part>; 2]>,
 }
 
 /// A launch of some items.
@@ -31,17 +41,14 @@ pub(super) struct Part {
 }
 
 impl Plan {
-    /// Plans the kernels of an odd and of an even step, over devices in these ratios.
-    pub(super) fn new(
-        kernels: &[Vec<Kernel>; 2],
-        devices: &[DeviceId],
-        shares: &[f64],
-    ) -> Result<Self, IterateError> {
-        let cuts: Vec<_> =
-            kernels[0].iter().map(|kernel| cut(kernel.total(), kernel.grain(), shares)).collect();
+    /// Plans kernels over devices in these ratios.
+    pub(super) fn new(kernels: &Kernels, devices: &[DeviceId], shares: &[f64]) -> Result<Self, IterateError> {
+        let Kernels { steps, checks } = kernels;
+        let cut = |kernel: &Kernel| cut(kernel.total(), kernel.grain(), shares);
+        let cuts: Vec<_> = steps[0].iter().map(cut).collect();
         // What each device reads in any step.
         let mut reads: Vec<Vec<Bytes>> = vec![Vec::new(); devices.len()];
-        for kernels in kernels {
+        for kernels in steps {
             for (kernel, cut) in kernels.iter().zip(&cuts) {
                 for (reads, strip) in reads.iter_mut().zip(cut).filter(|(_, strip)| !strip.is_empty()) {
                     reads.extend(read(kernel, strip)?);
@@ -55,8 +62,15 @@ impl Plan {
             }
             Ok::<_, IterateError>(parts)
         };
-        let parts = [step(&kernels[0])?, step(&kernels[1])?];
-        Ok(Self { cuts, parts })
+        let parts = [step(&steps[0])?, step(&steps[1])?];
+        let check = |kernel: &Kernel| {
+            let (mut parts, nothing) = (Vec::new(), vec![Vec::new(); devices.len()]);
+            add_parts(&mut parts, kernel, (devices, &cut(kernel)), &nothing)?;
+            Ok::<_, IterateError>(parts)
+        };
+        let checks: Result<_, IterateError> =
+            checks.iter().map(|(_, [odd, even])| Ok([check(odd)?, check(even)?])).collect();
+        Ok(Self { cuts, parts, checks: checks? })
     }
 
     /// Returns the strips, by kernel and device.

@@ -17,19 +17,20 @@ pub(super) struct Parts {
 pub(super) type Bytes = (BufferId, Range<u64>);
 
 /// Cuts items into one strip per device, in the ratios of `shares`, at multiples of `grain`. Strips may be
-/// empty.
+/// empty, and those of devices with a share of 0 are.
 pub(super) fn cut(items: u64, grain: u64, shares: &[f64]) -> Vec<Range<u64>> {
     let total: f64 = shares.iter().sum();
     let (mut start, mut sum) = (0, 0.0);
-    let strip = |(index, share): (usize, &f64)| {
+    let strip = |share: &f64| {
         sum += share;
         let grains = (items as f64 * (sum / total) / grain as f64).round() as u64;
-        let end = if index + 1 == shares.len() { items } else { grains.saturating_mul(grain) };
+        // The same sum in the same order: the last one with a share has the rest.
+        let end = if sum >= total { items } else { grains.saturating_mul(grain) };
         let strip = start..end.clamp(start, items);
         start = strip.end;
         strip
     };
-    shares.iter().enumerate().map(strip).collect()
+    shares.iter().map(strip).collect()
 }
 
 /// Returns the bytes that a kernel reads for some items.
@@ -102,6 +103,8 @@ mod tests {
             (1000, 16, vec![0.3, 2.0, 1.0]),
             (10, 16, vec![1.0; 3]),
             (7, 1, vec![1.0]),
+            (100, 1, vec![0.1, 0.2, 0.0]),
+            (100, 1, vec![0.0, 0.7, 0.0, 0.1, 0.2, 0.0]),
         ] {
             let strips = cut(items, grain, &shares);
             assert_eq!((strips[0].start, strips[strips.len() - 1].end), (0, items));
@@ -111,6 +114,7 @@ mod tests {
             for (strip, share) in strips.iter().zip(&shares) {
                 let wanted = items as f64 * share / total;
                 assert!((wanted - (strip.end - strip.start) as f64).abs() <= grain as f64, "{strips:?}");
+                assert!(*share > 0.0 || strip.is_empty(), "{strips:?}");
             }
         }
     }

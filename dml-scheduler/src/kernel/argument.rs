@@ -6,7 +6,6 @@ use super::reduction::{Elementwise, Reduce, Wait};
 use crate::base::package::{Package, UnitId};
 use bytemuck::Pod;
 use dml_core::{Access, Buffer, LaunchArg, RawBuffer, Region, Scalar};
-use std::error::Error;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -120,7 +119,7 @@ impl Argument {
     }
 
     /// Returns a copy of the argument for a run, with one partial per unit if it is a reduction.
-    pub(super) fn for_run(&self, units: usize) -> Result<Self, Box<dyn Error>> {
+    pub(super) fn for_run(&self, units: usize) -> Result<Self, KernelError> {
         let mut own = self.clone();
         if let Some(Reduction { how, partials }) = &mut own.reduction {
             *partials = (0..units).map(|_| how.partial()).collect::<Result<_, _>>()?;
@@ -133,6 +132,12 @@ impl Argument {
         let Some(Reduction { how, partials }) = &self.reduction else { return Ok(()) };
         let added = partials.iter().zip(has_added).filter(|(_, has_added)| **has_added);
         how.combine(&added.map(|(partial, _)| partial.clone()).collect::<Vec<_>>(), wait)
+    }
+
+    /// Initializes the partials to the identity once more; does nothing without a reduction.
+    pub(super) fn clear(&self) -> Result<(), KernelError> {
+        let Some(Reduction { how, partials }) = &self.reduction else { return Ok(()) };
+        partials.iter().try_for_each(|partial| how.clear(partial))
     }
 
     /// Returns whether the argument is a reduction.

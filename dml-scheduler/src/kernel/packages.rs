@@ -145,6 +145,13 @@ impl Kernel {
         Ok(())
     }
 
+    /// Initializes the partials once more, for another run.
+    pub(crate) fn clear(&self) -> Result<(), RunError> {
+        self.arguments.iter().enumerate().try_for_each(|(index, argument)| {
+            argument.clear().map_err(|cause| self.not_reduced(index, &*cause))
+        })
+    }
+
     fn not_reduced(&self, index: usize, cause: &dyn Error) -> RunError {
         RunError::Reduction {
             kernel: self.name.clone(),

@@ -16,7 +16,6 @@ use super::KernelError;
 use crate::base::guard::guarded;
 use bytemuck::Pod;
 use dml_core::{Acquire, AcquireError, Buffer, DeviceId, Grants, RawBuffer};
-use std::error::Error;
 
 /// Function that waits for a request, unless the run is cancelled first.
 pub(crate) type Wait<'a> = &'a dyn Fn(Acquire) -> Result<Grants, KernelError>;
@@ -24,7 +23,10 @@ pub(crate) type Wait<'a> = &'a dyn Fn(Acquire) -> Result<Grants, KernelError>;
 /// Creates and combines the partials of an argument.
 pub(super) trait Reduce: Send + Sync {
     /// Creates a partial, initialized to the identity.
-    fn partial(&self) -> Result<RawBuffer, Box<dyn Error>>;
+    fn partial(&self) -> Result<RawBuffer, KernelError>;
+
+    /// Initializes a partial to the identity once more.
+    fn clear(&self, partial: &RawBuffer) -> Result<(), KernelError>;
 
     /// Combines the partials into the result. `wait` acquires the result.
     fn combine(&self, partials: &[RawBuffer], wait: Wait<'_>) -> Result<(), KernelError>;
@@ -42,13 +44,19 @@ where
     T: Pod + std::fmt::Debug + Send + Sync,
     F: Fn(T, T) -> T + Send + Sync,
 {
-    fn partial(&self) -> Result<RawBuffer, Box<dyn Error>> {
+    fn partial(&self) -> Result<RawBuffer, KernelError> {
         // The platform chooses the memory, which devices may share.
-        let partial = self.result.raw().platform().buffer::<T>(self.result.len()).build()?;
-        let mut contents = partial.write()?;
-        contents.fill(self.identity);
-        contents.release()?;
-        Ok(partial.raw().clone())
+        let partial = self.result.raw().platform().buffer::<T>(self.result.len()).build()?.raw().clone();
+        self.clear(&partial)?;
+        Ok(partial)
+    }
+
+    fn clear(&self, partial: &RawBuffer) -> Result<(), KernelError> {
+        let platform = self.result.raw().platform();
+        let host = platform.host().ok_or(AcquireError::NoArena { device: DeviceId(0) })?;
+        let mut grants = platform.acquire(host).write(partial).wait()?;
+        grants.slice_mut::<T>(partial)?.fill(self.identity);
+        Ok(grants.release()?)
     }
 
     fn combine(&self, partials: &[RawBuffer], wait: Wait<'_>) -> Result<(), KernelError> {

@@ -1,0 +1,83 @@
+//! Checkpoints: copies in main memory of what the next step reads.
+
+use super::plan::Kernels;
+use dml_core::{AcquireError, BufferId, DeviceId, Platform, RawBuffer};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The bytes that a step reads, as they were before it.
+pub(super) struct Kept {
+    /// The number of complete steps.
+    pub(super) steps: u64,
+    parts: Vec<Copied>,
+}
+
+struct Copied {
+    buffer: RawBuffer,
+    bytes: Range<u64>,
+    contents: Arc<[u8]>,
+}
+
+impl Kept {
+    /// Copies what the kernels read after some steps. What no step writes is taken from an earlier checkpoint.
+    pub(super) fn new(
+        platform: &Platform,
+        kernels: &Kernels,
+        steps: u64,
+        earlier: Option<&Self>,
+    ) -> Result<Self, AcquireError> {
+        let written: Vec<BufferId> = kernels
+            .steps
+            .iter()
+            .flatten()
+            .flat_map(|kernel| kernel.arguments())
+            .filter(|argument| argument.access().writes())
+            .map(|argument| argument.buffer().id())
+            .collect();
+        let earlier = earlier.map_or(&[][..], |kept| &kept.parts);
+        let mut parts: Vec<Copied> = Vec::new();
+        for kernel in &kernels.steps[(steps % 2) as usize] {
+            // Footprints were checked when the step was planned.
+            for (argument, ranges) in kernel.ranges(0..kernel.total()).unwrap_or_default() {
+                let buffer = argument.buffer();
+                for bytes in ranges.into_iter().filter(|_| argument.access().reads()) {
+                    let is_it = |part: &&Copied| part.buffer == *buffer && part.bytes == bytes;
+                    if parts.iter().any(|part| is_it(&part)) {
+                        continue;
+                    }
+                    let kept = earlier.iter().find(is_it).filter(|_| !written.contains(&buffer.id()));
+                    let contents = kept
+                        .map_or_else(|| contents(platform, buffer, &bytes), |kept| Ok(kept.contents.clone()));
+                    let part = Copied { buffer: buffer.clone(), contents: contents?, bytes };
+                    parts.push(part);
+                }
+            }
+        }
+        Ok(Self { steps, parts })
+    }
+
+    /// Gives the buffers these contents.
+    pub(super) fn restore(&self, platform: &Platform) -> Result<(), AcquireError> {
+        for Copied { buffer, bytes, contents } in &self.parts {
+            let region = buffer.range(bytes.clone());
+            let mut grants = platform.acquire(host(platform)?).write(&region).wait()?;
+            let viewed = |cause| AcquireError::View { buffer: buffer.name(), cause };
+            grants.slice_mut::<u8>(&region).map_err(viewed)?.copy_from_slice(contents);
+            grants.release()?;
+        }
+        Ok(())
+    }
+}
+
+fn contents(platform: &Platform, buffer: &RawBuffer, bytes: &Range<u64>) -> Result<Arc<[u8]>, AcquireError> {
+    let region = buffer.range(bytes.clone());
+    let grants = platform.acquire(host(platform)?).read(&region).wait()?;
+    let viewed = |cause| AcquireError::View { buffer: buffer.name(), cause };
+    let contents = Arc::from(grants.slice::<u8>(&region).map_err(viewed)?);
+    grants.release()?;
+    Ok(contents)
+}
+
+fn host(platform: &Platform) -> Result<DeviceId, AcquireError> {
+    platform.host().ok_or(AcquireError::NoArena { device: DeviceId(0) })
+}

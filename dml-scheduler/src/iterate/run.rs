@@ -1,0 +1,399 @@
+//! A run of steps: submission, choice of the strips, and recovery from a checkpoint.
+
+use super::balance::Balance;
+use super::kept::Kept;
+use super::plan::{Kernels, Part, Plan};
+use super::{Iterate, IterateError, Iterated, Stepped};
+use crate::kernel::Argument;
+use dml_core::{DeviceId, Submission, Submit, SubmitError};
+use std::future::Future;
+use std::panic::Location;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Wake, Waker};
+use std::time::{Duration, Instant};
+
+/// Number of steps of a trial without a device.
+const TRIAL: u64 = 16;
+/// Share of the remaining time that a trial may be expected to lose.
+const RISK: f64 = 0.02;
+
+/// Steps in progress.
+pub(super) struct Run<'a> {
+    iterate: Iterate<'a>,
+    devices: Vec<DeviceId>,
+    /// Where the caller asked for the run.
+    origin: &'static Location<'static>,
+    kernels: Kernels,
+    balance: Balance,
+    plan: Plan,
+    /// The number of submitted steps.
+    made: u64,
+    last: u64,
+    is_stopped: bool,
+    /// The time of callbacks and checkpoints.
+    aside: Duration,
+    kept: Option<Kept>,
+    failed: Vec<DeviceId>,
+}
+
+/// The end of a submission.
+#[derive(Default)]
+struct End(OnceLock<Instant>);
+
+impl Wake for End {
+    fn wake(self: Arc<Self>) {
+        self.0.get_or_init(Instant::now);
+    }
+}
+
+/// When the last border and the last part of a device ended, from the begin of the step.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ends {
+    border: Option<Duration>,
+    all: Option<Duration>,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(
+        iterate: Iterate<'a>,
+        last: u64,
+        origin: &'static Location<'static>,
+    ) -> Result<Self, IterateError> {
+        let devices = iterate.chosen()?;
+        let balance = iterate.balance(devices.len())?;
+        let kernels = iterate.kernels(devices.len(), origin)?;
+        let plan = Plan::new(&kernels, &devices, balance.shares())?;
+        Ok(Self {
+            iterate,
+            devices,
+            origin,
+            kernels,
+            balance,
+            plan,
+            made: 0,
+            last,
+            is_stopped: false,
+            aside: Duration::ZERO,
+            kept: None,
+            failed: Vec::new(),
+        })
+    }
+
+    pub(super) fn run(mut self) -> Result<Iterated, IterateError> {
+        let begun = Instant::now();
+        if self.iterate.checkpoints.is_some() {
+            self.keep()?;
+        }
+        while let Err(error) = self.all() {
+            self.recover(error)?;
+        }
+        Ok(Iterated {
+            steps: self.made,
+            is_stopped: self.is_stopped,
+            duration: begun.elapsed(),
+            corrections: self.balance.corrections(),
+            strips: self.plan.strips(&self.kernels.steps[0], &self.devices),
+            failed: self.failed,
+            swaps: self.iterate.swaps,
+        })
+    }
+
+    fn all(&mut self) -> Result<(), IterateError> {
+        // The first step allocates, and says little of the later ones.
+        self.make(1)?;
+        if self.balance.measures() {
+            self.choose_strips()?;
+        }
+        self.make(u64::MAX)?;
+        self.settle()
+    }
+
+    fn remaining(&self) -> u64 {
+        if self.is_stopped { 0 } else { self.last - self.made }
+    }
+
+    /// Makes at most `steps` steps.
+    fn make(&mut self, steps: u64) -> Result<(), IterateError> {
+        for _ in 0..steps.min(self.remaining()) {
+            self.made += 1;
+            self.submit_step(|_, _| ())?;
+            self.end_step()?;
+            if self.is_stopped {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Submits the kernels of a step, and calls a function with each.
+    fn submit_step(&mut self, mut submitted: impl FnMut(&Part, Submission)) -> Result<(), IterateError> {
+        let parts = &self.plan.parts[usize::from(self.made.is_multiple_of(2))];
+        for part in parts {
+            match submit(&self.iterate, &self.devices, part) {
+                Ok(submission) => submitted(part, submission),
+                Err(cause) => {
+                    let unit = part.unit;
+                    return Err(self.refused(unit, cause));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the error of a kernel that was not submitted, which may be due to an earlier one.
+    fn refused(&mut self, unit: usize, cause: SubmitError) -> IterateError {
+        if let Err(earlier) = self.settle() {
+            return earlier;
+        }
+        if !matches!(cause, SubmitError::Acquire(_)) {
+            self.failed.push(self.devices[unit]);
+        }
+        IterateError::Failed { step: self.made, cause: Box::new(cause) }
+    }
+
+    /// Does what is due after a step.
+    fn end_step(&mut self) -> Result<(), IterateError> {
+        for index in 0..self.kernels.checks.len() {
+            if self.made.is_multiple_of(self.kernels.checks[index].0) {
+                self.check(index)?;
+            }
+        }
+        if let Some((every, mut callback)) = self.iterate.callback.take() {
+            if self.made.is_multiple_of(every) {
+                self.settle()?;
+                let begun = Instant::now();
+                let flow = callback(&Stepped { steps: self.made, swaps: &self.iterate.swaps });
+                self.aside += begun.elapsed();
+                let flow = flow.map_err(|cause| IterateError::Callback { step: self.made, cause })?;
+                self.is_stopped = flow.is_break();
+            }
+            self.iterate.callback = Some((every, callback));
+        }
+        if self.iterate.checkpoints.is_some_and(|every| self.made.is_multiple_of(every))
+            && self.remaining() > 0
+        {
+            self.settle()?;
+            self.keep()?;
+        }
+        self.is_stopped |= self.iterate.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
+        Ok(())
+    }
+
+    /// Launches a kernel that is not launched in every step, with the buffers of the next step.
+    fn check(&mut self, index: usize) -> Result<(), IterateError> {
+        let place = (self.made % 2) as usize;
+        let mut has_added = vec![false; self.devices.len()];
+        for part in &self.plan.checks[index][place] {
+            let unit = part.unit;
+            has_added[unit] = true;
+            if let Err(cause) = submit(&self.iterate, &self.devices, part) {
+                return Err(self.refused(unit, cause));
+            }
+        }
+        if !self.kernels.checks[index].1[place].arguments().iter().any(Argument::is_reduced) {
+            return Ok(());
+        }
+        self.settle()?;
+        let kernel = &self.kernels.checks[index].1[place];
+        let combined = kernel.combine(&has_added, &|acquire| Ok(acquire.wait()?));
+        let cleared = combined.and_then(|()| kernel.clear());
+        cleared.map_err(|cause| IterateError::Combine { step: self.made, cause: Box::new(cause) })
+    }
+
+    /// Waits for all kernels, and notes the devices that failed.
+    fn settle(&mut self) -> Result<(), IterateError> {
+        let mut first = Ok(());
+        for &device in &self.devices {
+            let settled = self.iterate.platform.settle(device);
+            if settled.is_err() && !self.failed.contains(&device) {
+                self.failed.push(device);
+            }
+            first = first.and(settled);
+        }
+        first.map_err(|cause| IterateError::Failed { step: self.made, cause: Box::new(cause) })
+    }
+
+    fn keep(&mut self) -> Result<(), IterateError> {
+        let begun = Instant::now();
+        let kept = Kept::new(self.iterate.platform, &self.kernels, self.made, self.kept.as_ref());
+        self.kept =
+            Some(kept.map_err(|cause| IterateError::Checkpoint { step: self.made, cause: Box::new(cause) })?);
+        self.aside += begun.elapsed();
+        Ok(())
+    }
+
+    /// Returns to the checkpoint, without the devices that failed.
+    fn recover(&mut self, error: IterateError) -> Result<(), IterateError> {
+        let failed = self.failed.len();
+        // No kernel stays in flight, and every failed device is known.
+        let _ = self.settle();
+        let Some(kept) = &self.kept else { return Err(error) };
+        let of = |(device, share): (&DeviceId, &f64)| if self.failed.contains(device) { 0.0 } else { *share };
+        let shares: Vec<f64> = self.devices.iter().zip(self.balance.shares()).map(of).collect();
+        if shares == self.balance.shares() || shares.iter().all(|share| *share == 0.0) {
+            self.failed.truncate(failed);
+            return Err(error);
+        }
+        self.made = kept.steps;
+        let restored = kept.restore(self.iterate.platform);
+        restored.map_err(|cause| IterateError::Checkpoint { step: self.made, cause: Box::new(cause) })?;
+        self.is_stopped = false;
+        // The partials of reductions may be corrupt.
+        self.kernels = self.iterate.kernels(self.devices.len(), self.origin)?;
+        self.use_shares(shares)
+    }
+
+    fn use_shares(&mut self, shares: Vec<f64>) -> Result<(), IterateError> {
+        self.balance.set(shares);
+        self.plan = Plan::new(&self.kernels, &self.devices, self.balance.shares())?;
+        Ok(())
+    }
+
+    /// Corrects the strips by the durations of steps, and leaves out devices that do not pay.
+    fn choose_strips(&mut self) -> Result<(), IterateError> {
+        let mut alone = None;
+        while self.balance.measures() && self.remaining() > 0 {
+            let ends = self.measured()?;
+            if alone.is_none() {
+                alone = Some(self.try_alone(&ends)?);
+                if self.balance.devices() < 2 {
+                    return Ok(());
+                }
+            }
+            if self.balance.correct(&ends.iter().map(|ends| ends.all).collect::<Vec<_>>()) {
+                let corrected = Plan::new(&self.kernels, &self.devices, self.balance.shares())?;
+                if corrected.cuts == self.plan.cuts {
+                    self.balance.rest();
+                }
+                self.plan = corrected;
+            }
+        }
+        self.leave_out(alone.flatten())
+    }
+
+    /// Makes some steps on the device that is fastest, if they are not expected to cost much. Leaves the
+    /// others out if it alone takes no longer for a step than they take for their borders.
+    fn try_alone(&mut self, ends: &[Ends]) -> Result<Option<(Vec<f64>, f64)>, IterateError> {
+        let seconds = |duration: Duration| duration.as_secs_f64();
+        // The duration of all items on one device, from that of its strip.
+        let shares = self.balance.shares();
+        let total: f64 = shares.iter().sum();
+        let alone = ends.iter().zip(shares).map(|(ends, share)| {
+            let whole = ends.all.map_or(f64::INFINITY, seconds);
+            // A part behind a border begins when that ends.
+            let inner = ends.border.map(|border| whole - seconds(border)).filter(|inner| *inner > 0.0);
+            inner.unwrap_or(whole) * total / share
+        });
+        let Some((best, expected)) = alone.enumerate().min_by(|(_, one), (_, other)| one.total_cmp(other))
+        else {
+            return Ok(None);
+        };
+        let together = ends.iter().filter_map(|ends| ends.all).map(seconds).fold(0.0, f64::max);
+        if !self.is_worth_a_trial(expected, together) {
+            return Ok(None);
+        }
+        let all = shares.to_vec();
+        let only: Vec<f64> =
+            all.iter().enumerate().map(|(unit, share)| if unit == best { *share } else { 0.0 }).collect();
+        let alone = self.timed(only.clone())?;
+        let border = ends.iter().filter_map(|ends| ends.border).map(seconds).fold(f64::INFINITY, f64::min);
+        if alone > border {
+            self.use_shares(all)?;
+        }
+        Ok(Some((only, alone)))
+    }
+
+    /// Leaves out the device with the smallest strip as long as steps become faster. `alone` has the seconds
+    /// of a step on one device, if they are known.
+    fn leave_out(&mut self, alone: Option<(Vec<f64>, f64)>) -> Result<(), IterateError> {
+        if self.remaining() <= 2 * (TRIAL + 1) {
+            return Ok(());
+        }
+        let mut shares = self.balance.shares().to_vec();
+        let mut seconds = self.timed(shares.clone())?;
+        while self.balance.devices() > 1 {
+            let least = (0..shares.len()).filter(|unit| shares[*unit] > 0.0);
+            let Some(least) = least.min_by(|one, other| shares[*one].total_cmp(&shares[*other])) else {
+                break;
+            };
+            let others = 1.0 - shares[least] / shares.iter().sum::<f64>();
+            if !self.is_worth_a_trial(seconds / others, seconds) {
+                break;
+            }
+            let mut fewer = shares.clone();
+            fewer[least] = 0.0;
+            let without = self.timed(fewer.clone())?;
+            if without > seconds {
+                break;
+            }
+            (shares, seconds) = (fewer, without);
+        }
+        self.use_shares(match alone {
+            Some((only, alone)) if alone <= seconds => only,
+            _ => shares,
+        })
+    }
+
+    /// Returns whether steps that are expected to take `expected` instead of `usual` are few among the
+    /// remaining ones.
+    fn is_worth_a_trial(&self, expected: f64, usual: f64) -> bool {
+        let (steps, remaining) = ((TRIAL + 1) as f64, self.remaining() as f64);
+        self.remaining() > 2 * (TRIAL + 1) && steps * (expected - usual) <= RISK * remaining * usual
+    }
+
+    /// Uses strips in these ratios. Returns the seconds of a step, over several.
+    fn timed(&mut self, shares: Vec<f64>) -> Result<f64, IterateError> {
+        self.use_shares(shares)?;
+        // Rows move.
+        self.make(1)?;
+        self.settle()?;
+        let (begun, made, aside) = (Instant::now(), self.made, self.aside);
+        self.make(TRIAL)?;
+        self.settle()?;
+        let duration = begun.elapsed().saturating_sub(self.aside - aside);
+        Ok(duration.as_secs_f64() / (self.made - made).max(1) as f64)
+    }
+
+    /// Makes a step that begins when all others have ended, and returns the ends of each device's parts.
+    fn measured(&mut self) -> Result<Vec<Ends>, IterateError> {
+        self.settle()?;
+        self.made += 1;
+        let begun = Instant::now();
+        let mut last: Vec<[Option<Submission>; 2]> = vec![[None, None]; self.devices.len()];
+        self.submit_step(|part, submission| {
+            let [border, all] = &mut last[part.unit];
+            if part.is_border {
+                *border = Some(submission.clone());
+            }
+            *all = Some(submission);
+        })?;
+        let watched = last.into_iter().map(|of_device| {
+            of_device.map(|submission| {
+                let (mut submission, end) = (submission?, Arc::new(End::default()));
+                let waker = Waker::from(end.clone());
+                if Pin::new(&mut submission).poll(&mut Context::from_waker(&waker)).is_ready() {
+                    waker.wake_by_ref();
+                }
+                Some(end)
+            })
+        });
+        let watched: Vec<_> = watched.collect();
+        self.settle()?;
+        let duration = |end: Option<Arc<End>>| Some(end?.0.get_or_init(Instant::now).duration_since(begun));
+        let ends =
+            watched.into_iter().map(|[border, all]| Ends { border: duration(border), all: duration(all) });
+        let ends = ends.collect();
+        self.end_step()?;
+        Ok(ends)
+    }
+}
+
+fn submit(iterate: &Iterate<'_>, devices: &[DeviceId], part: &Part) -> Result<Submission, SubmitError> {
+    let Part { unit, launcher, kernel, items, total, shape, arguments, is_border } = part;
+    let submit = iterate.platform.submit(devices[*unit], launcher).label(kernel);
+    let submit = if *is_border { submit.ends_alone() } else { submit };
+    let submit = arguments.iter().cloned().fold(submit, Submit::argument);
+    submit.part(items.clone(), *total, *shape)
+}
