@@ -35,6 +35,7 @@ pub mod ray;
 pub mod saxpy;
 #[cfg(feature = "opencl")]
 pub mod single;
+pub mod steps;
 #[cfg(feature = "opencl")]
 pub mod table1;
 pub mod taylor;

@@ -40,7 +40,9 @@
 
 use crate::check::{Mismatch, Value};
 use crate::jobs;
-use crate::prepare::{Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, memory_for};
+use crate::prepare::{
+    Arguments, Groups, Input, Kind, Outputs, PrepareError, Program, Recipe, Source, memory_for,
+};
 use crate::random;
 use dml_arenas::launch::{Call, ComputeError, Team};
 use rayon::prelude::*;
@@ -146,6 +148,11 @@ impl Problem {
             velocities: (0..size.items).into_par_iter().map(velocity).collect(),
             expected: OnceLock::new(),
         }
+    }
+
+    /// Takes bodies as they are.
+    pub(crate) fn of(positions: Vec<[f32; 4]>, velocities: Vec<[f32; 4]>) -> Self {
+        Self { positions, velocities, expected: OnceLock::new() }
     }
 
     /// Returns the number of items: one per body.
@@ -337,6 +344,15 @@ fn pulls_of_block([own_x, own_y, own_z]: &[Lanes; 3], block: &[[f32; 4]], soften
 const SEED: u64 = 0xB0D1E5;
 /// Size of a body's position or velocity, in bytes.
 const BODY_BYTES: u64 = 16;
+
+/// The kernel in every language.
+pub(crate) const SOURCE: Source = Source {
+    name: "nbody",
+    opencl: Program { source: OPENCL_SOURCE, kernel: OPENCL_KERNEL },
+    cuda: Some(Program { source: CUDA_SOURCE, kernel: OPENCL_KERNEL }),
+    cuda_options: "",
+    compute: <Problem as Recipe>::compute,
+};
 
 impl Recipe for Problem {
     const NAME: &'static str = "nbody";

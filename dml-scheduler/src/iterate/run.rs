@@ -35,6 +35,8 @@ pub(super) struct Run<'a> {
     /// The time of callbacks and checkpoints.
     aside: Duration,
     kept: Option<Kept>,
+    /// Devices of which a kernel failed since the last recovery.
+    suspects: Vec<DeviceId>,
     failed: Vec<DeviceId>,
 }
 
@@ -77,6 +79,7 @@ impl<'a> Run<'a> {
             is_stopped: false,
             aside: Duration::ZERO,
             kept: None,
+            suspects: Vec::new(),
             failed: Vec::new(),
         })
     }
@@ -148,7 +151,7 @@ impl<'a> Run<'a> {
             return earlier;
         }
         if !matches!(cause, SubmitError::Acquire(_)) {
-            self.failed.push(self.devices[unit]);
+            self.suspects.push(self.devices[unit]);
         }
         IterateError::Failed { step: self.made, cause: Box::new(cause) }
     }
@@ -202,13 +205,13 @@ impl<'a> Run<'a> {
         cleared.map_err(|cause| IterateError::Combine { step: self.made, cause: Box::new(cause) })
     }
 
-    /// Waits for all kernels, and notes the devices that failed.
+    /// Waits for all kernels, and notes the devices of which one failed.
     fn settle(&mut self) -> Result<(), IterateError> {
         let mut first = Ok(());
         for &device in &self.devices {
             let settled = self.iterate.platform.settle(device);
-            if settled.is_err() && !self.failed.contains(&device) {
-                self.failed.push(device);
+            if settled.is_err() {
+                self.suspects.push(device);
             }
             first = first.and(settled);
         }
@@ -226,16 +229,22 @@ impl<'a> Run<'a> {
 
     /// Returns to the checkpoint, without the devices that failed.
     fn recover(&mut self, error: IterateError) -> Result<(), IterateError> {
-        let failed = self.failed.len();
         // No kernel stays in flight, and every failed device is known.
         let _ = self.settle();
         let Some(kept) = &self.kept else { return Err(error) };
-        let of = |(device, share): (&DeviceId, &f64)| if self.failed.contains(device) { 0.0 } else { *share };
+        // Where a device is lost, the kernels of others fail that read what it had.
+        let lost = self.iterate.platform.lost_devices();
+        let is_lost = |device: &DeviceId| lost.contains(*device) && !self.failed.contains(device);
+        let lost: Vec<DeviceId> = self.devices.iter().copied().filter(is_lost).collect();
+        let suspects = std::mem::take(&mut self.suspects);
+        let failed = if lost.is_empty() { suspects } else { lost };
+        let of = |(device, share): (&DeviceId, &f64)| if failed.contains(device) { 0.0 } else { *share };
         let shares: Vec<f64> = self.devices.iter().zip(self.balance.shares()).map(of).collect();
         if shares == self.balance.shares() || shares.iter().all(|share| *share == 0.0) {
-            self.failed.truncate(failed);
             return Err(error);
         }
+        let is_new = |device: &&DeviceId| failed.contains(device) && !self.failed.contains(device);
+        self.failed.extend(self.devices.iter().filter(is_new).copied().collect::<Vec<_>>());
         self.made = kept.steps;
         let restored = kept.restore(self.iterate.platform);
         restored.map_err(|cause| IterateError::Checkpoint { step: self.made, cause: Box::new(cause) })?;

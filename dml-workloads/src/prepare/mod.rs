@@ -14,6 +14,7 @@ mod variants;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 pub(crate) use ready::plain;
 pub(crate) use recipe::{Arguments, Groups, Outputs, Program, Recipe};
+pub(crate) use variants::{Source, add};
 
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 use crate::by_hand::{self, ByHandError, HostMemory};
@@ -76,8 +77,11 @@ macro_rules! suite {
         #[cfg(all(feature = "offload", target_os = "linux"))]
         #[must_use]
         pub fn registry() -> dml_arenas::offload::Registry {
-            dml_arenas::offload::Registry::new()
-                $(.with(<$recipe as Recipe>::NAME, <$recipe as Recipe>::compute))*
+            let registry = dml_arenas::offload::Registry::new()
+                $(.with(<$recipe as Recipe>::NAME, <$recipe as Recipe>::compute))*;
+            crate::steps::SOURCES.iter().fold(registry, |registry, source| {
+                registry.with(source.name, source.compute)
+            })
         }
     };
 }
@@ -283,17 +287,27 @@ pub enum PrepareError {
     #[error("impossible size {size} for {workload}: at most {limit}")]
     Size {
         /// The workload.
-        workload: Workload,
+        workload: &'static str,
         /// The requested size.
         size: u64,
         /// The largest possible size.
         limit: u64,
     },
+    /// The size is below the workload's least one.
+    #[error("impossible size {size} for {workload}: at least {least}")]
+    TooSmall {
+        /// The workload.
+        workload: &'static str,
+        /// The requested size.
+        size: u64,
+        /// The least possible size.
+        least: u64,
+    },
     /// Main memory cannot hold the problem.
     #[error("{workload} needs {bytes} bytes of main memory")]
     Memory {
         /// The workload.
-        workload: Workload,
+        workload: &'static str,
         /// Size of the problem, in bytes.
         bytes: u64,
     },
@@ -301,7 +315,7 @@ pub enum PrepareError {
     #[error("{workload} has no kernel for device {device}")]
     NoKernel {
         /// The workload.
-        workload: Workload,
+        workload: &'static str,
         /// The device's name.
         device: String,
     },
@@ -309,7 +323,7 @@ pub enum PrepareError {
     #[error("building {workload} for {device} failed: {cause}")]
     Build {
         /// The workload.
-        workload: Workload,
+        workload: &'static str,
         /// The device's name.
         device: String,
         /// Error of the compiler or of the launcher.
@@ -506,17 +520,22 @@ pub trait Prepared: fmt::Debug + Send + Sync {
 /// Refuses a problem that main memory cannot hold. Otherwise the operating system might overcommit the
 /// memory, and end the process later.
 pub(crate) fn memory_for<R: Recipe>(bytes: u64) -> Result<(), PrepareError> {
+    needs_memory(R::NAME, bytes)
+}
+
+/// As [`memory_for`], for a program that is no recipe.
+pub(crate) fn needs_memory(workload: &'static str, bytes: u64) -> Result<(), PrepareError> {
     let mut probe = Vec::<u8>::new();
     let is_promised = usize::try_from(bytes).is_ok_and(|bytes| probe.try_reserve_exact(bytes).is_ok());
     if is_promised && bytes <= machine_memory::total_bytes() {
         Ok(())
     } else {
-        Err(PrepareError::Memory { workload: R::WORKLOAD, bytes })
+        Err(PrepareError::Memory { workload, bytes })
     }
 }
 
 /// Makes a buffer with these contents, in memory that the platform chooses.
-fn filled<T: Pod>(platform: &Platform, values: &[T]) -> Result<Buffer<T>, PrepareError> {
+pub(crate) fn filled<T: Pod>(platform: &Platform, values: &[T]) -> Result<Buffer<T>, PrepareError> {
     let buffer = platform.buffer::<T>(values.len() as u64).build()?;
     let mut view = buffer.write()?;
     view.copy_from_slice(values);

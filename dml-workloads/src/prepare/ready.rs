@@ -1,6 +1,7 @@
 //! A recipe with its buffers on a platform.
 
 use super::recipe::{Argument, Groups, Outputs, Program, Recipe};
+use super::variants::Source;
 use super::{
     Language, Plain, PlainArgument, PrepareError, Prepared, VerifyError, Workload, on_host, variants,
 };
@@ -48,7 +49,9 @@ impl<R: Recipe> Ready<R> {
                 Argument::Scalar(value) => kernel.scalar(value),
             };
         }
-        let kernel = variants::add::<R>(kernel.end(), platform, devices)?;
+        let source =
+            Source { name: R::NAME, opencl: R::OPENCL, cuda: R::CUDA, cuda_options: "", compute: R::compute };
+        let kernel = variants::add(kernel.end(), platform, devices, &source)?;
         Ok(Self { recipe, kernel, inputs, outputs })
     }
 

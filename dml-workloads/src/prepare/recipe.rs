@@ -182,14 +182,14 @@ impl Input<'_> {
         limit: u64,
         of_number: impl FnOnce(u64) -> S,
     ) -> Result<S, PrepareError> {
-        let workload = R::WORKLOAD;
+        let workload = R::NAME;
         match *self {
             Self::Tiny => Ok(tiny),
             Self::Small => Ok(small),
             Self::Paper => Ok(paper),
             Self::Size(size) if size > limit => Err(PrepareError::Size { workload, size, limit }),
             Self::Size(size) => Ok(of_number(size)),
-            Self::Picture(_) => Err(PrepareError::NoPicture { workload }),
+            Self::Picture(_) => Err(PrepareError::NoPicture { workload: R::WORKLOAD }),
         }
     }
 }
