@@ -1,9 +1,10 @@
 //! The kernels on the host and in offload workers, with the operations of `kernels/steps.c` in their order.
 //!
-//! A part that is read with a margin begins with the margin, which is cut at the ends of the grid.
+//! A part that is read with a margin begins with the margin, which is cut at the ends of the grid. Rows of a
+//! volume are numbered through all planes. Loops go over slices of one length, which compilers vectorize.
 
 use bytemuck::Pod;
-use dml_arenas::launch::{Call, ComputeError, Part};
+use dml_arenas::launch::{Call, ComputeError, Part, Team};
 use std::ops::Range;
 
 /// Rows of a job.
@@ -18,110 +19,157 @@ struct Rows<'a, T> {
 }
 
 impl<'a, T: Pod> Rows<'a, T> {
-    /// Takes a part that begins `margin` rows before the first item.
+    /// Takes a part that begins `margin` items of `per_item` rows before the first item.
     fn new(
         part: &'a Part<'_>,
         items: &Range<u64>,
         margin: u64,
-        columns: usize,
+        (per_item, columns): (u64, usize),
     ) -> Result<Self, ComputeError> {
-        Ok(Self { values: part.slice()?, first: items.start.saturating_sub(margin), columns })
+        Ok(Self { values: part.slice()?, first: items.start.saturating_sub(margin) * per_item, columns })
     }
 
-    fn row(&self, row: u64) -> &'a [T] {
-        let at = (row - self.first) as usize * self.columns;
-        &self.values[at..at + self.columns]
+    /// Returns the elements at these offsets in rows and columns from the inner elements of a row.
+    fn around<const N: usize>(&self, row: u64, margin: usize, offsets: [(i64, i64); N]) -> [&'a [T]; N] {
+        let count = self.columns - 2 * margin;
+        offsets.map(|(down, along)| {
+            let start = (row.saturating_add_signed(down) - self.first) as usize * self.columns;
+            let start = (start + margin).saturating_add_signed(along as isize);
+            &self.values[start..start + count]
+        })
     }
 }
 
-/// Computes rows of which those at the edge of the grid stay, and so do the elements at the ends of a row.
-fn five_points<T: Pod + Send + Sync>(
-    call: &mut Call<'_>,
-    inner: impl Fn([T; 5]) -> T + Sync,
-) -> Result<(), ComputeError> {
-    let (team, items) = (call.team(), call.items());
-    let (columns, rows): (u32, u32) = (call.scalar(2)?, call.scalar(3)?);
-    let (columns, last) = (columns as usize, u64::from(rows) - 1);
-    let [from, to] = call.parts([0, 1])?;
-    let from = Rows::<T>::new(from, &items, 1, columns)?;
-    let jobs = to.slice_mut::<T>()?.chunks_mut(ROWS * columns);
-    team.for_each(jobs.enumerate(), |(job, to)| {
-        for (y, to) in (items.start + (job * ROWS) as u64..).zip(to.chunks_mut(columns)) {
-            let here = from.row(y);
-            to.copy_from_slice(here);
-            if y == 0 || y == last || columns < 3 {
-                continue;
+/// Computes rows of a grid. Elements within `margin` of an edge stay, if `keeps` is false by a copy.
+struct Star<'a> {
+    team: &'a Team,
+    items: Range<u64>,
+    columns: usize,
+    /// The rows of a plane, and the planes; one plane if the grid has no third axis.
+    rows: u64,
+    planes: u64,
+    margin: usize,
+    keeps: bool,
+}
+
+impl Star<'_> {
+    fn per_item(&self) -> (u64, usize) {
+        (if self.planes > 1 { self.rows } else { 1 }, self.columns)
+    }
+
+    /// Returns whether a row has inner elements.
+    fn is_inner(&self, row: u64) -> bool {
+        let within = |place: u64, length: u64| {
+            let margin = self.margin as u64;
+            place >= margin && place + margin < length
+        };
+        within(row % self.rows, self.rows)
+            && (self.planes == 1 || within(row / self.rows, self.planes))
+            && self.columns > 2 * self.margin
+    }
+
+    /// Calls `inner` with the number of each row that has inner elements, its margin's rows, and these
+    /// elements of `to`.
+    fn compute<T: Pod + Send + Sync>(
+        &self,
+        from: &Part<'_>,
+        to: &mut Part<'_>,
+        inner: impl Fn(u64, Rows<'_, T>, &mut [T]) + Sync,
+    ) -> Result<(), ComputeError> {
+        let (margin, columns) = (self.margin, self.columns);
+        let from = Rows::<T>::new(from, &self.items, margin as u64, self.per_item())?;
+        let begin = self.items.start * self.per_item().0;
+        let jobs = to.slice_mut::<T>()?.chunks_mut(ROWS * columns);
+        self.team.for_each(jobs.enumerate(), |(job, to)| {
+            for (row, to) in (begin + (job * ROWS) as u64..).zip(to.chunks_mut(columns)) {
+                if !self.keeps {
+                    let [here] = from.around(row, 0, [HERE]);
+                    to.copy_from_slice(here);
+                }
+                if self.is_inner(row) {
+                    inner(row, from, &mut to[margin..columns - margin]);
+                }
             }
-            let (north, south) = (from.row(y - 1), from.row(y + 1));
-            let sides = here.windows(3).zip(&north[1..]).zip(&south[1..]);
-            for (to, ((here, north), south)) in to[1..].iter_mut().zip(sides) {
-                *to = inner([*north, here[0], here[1], here[2], *south]);
-            }
+        });
+        Ok(())
+    }
+}
+
+/// Loops over the inner elements of a row. Each name is the element at its offset.
+macro_rules! each {
+    ($to:ident, $from:ident, $row:ident, $margin:expr, [$($name:ident: $offset:expr),*], $new:expr) => {
+        let count = $to.len();
+        let [$($name),*] = $from.around($row, $margin, [$($offset),*]);
+        $(let $name = &$name[..count];)*
+        for (x, $to) in $to.iter_mut().enumerate() {
+            $(let $name = $name[x];)*
+            *$to = $new;
         }
-    });
-    Ok(())
+    };
+}
+
+const NORTH: (i64, i64) = (-1, 0);
+const WEST: (i64, i64) = (0, -1);
+const HERE: (i64, i64) = (0, 0);
+const EAST: (i64, i64) = (0, 1);
+const SOUTH: (i64, i64) = (1, 0);
+
+/// Takes the grid's axes from the scalars that begin at an argument.
+fn star<'a>(call: &Call<'a>, axes: usize, margin: usize, has_planes: bool) -> Result<Star<'a>, ComputeError> {
+    let (columns, rows): (u32, u32) = (call.scalar(axes)?, call.scalar(axes + 1)?);
+    let planes: u32 = if has_planes { call.scalar(axes + 2)? } else { 1 };
+    let (team, items) = (call.team(), call.items());
+    let (columns, rows, planes) = (columns as usize, u64::from(rows), u64::from(planes));
+    Ok(Star { team, items, columns, rows, planes, margin, keeps: false })
 }
 
 pub(super) fn jacobi(call: &mut Call<'_>) -> Result<(), ComputeError> {
-    five_points(call, |[n, w, c, e, s]: [f64; 5]| (n + w + c + e + s) / 5.0)
+    let star = star(call, 2, 1, false)?;
+    let [from, to] = call.parts([0, 1])?;
+    star.compute::<f64>(from, to, |row, from, to| {
+        each!(to, from, row, 1, [n: NORTH, w: WEST, c: HERE, e: EAST, s: SOUTH], (n + w + c + e + s) / 5.0);
+    })
 }
 
 pub(super) fn stencil2d(call: &mut Call<'_>) -> Result<(), ComputeError> {
-    five_points(call, |[n, w, c, e, s]: [f32; 5]| 0.5 * c + 0.125 * (n + w + e + s))
+    let star = star(call, 2, 1, false)?;
+    let [from, to] = call.parts([0, 1])?;
+    star.compute::<f32>(from, to, |row, from, to| {
+        let weighted = |n: f32, w: f32, c: f32, e: f32, s: f32| 0.5 * c + 0.125 * (n + w + e + s);
+        each!(to, from, row, 1, [n: NORTH, w: WEST, c: HERE, e: EAST, s: SOUTH], weighted(n, w, c, e, s));
+    })
 }
 
 pub(super) fn stencil3d(call: &mut Call<'_>) -> Result<(), ComputeError> {
-    let (team, items) = (call.team(), call.items());
-    let (columns, rows, planes): (u32, u32, u32) = (call.scalar(2)?, call.scalar(3)?, call.scalar(4)?);
-    let (columns, last, last_plane) = (columns as usize, rows as usize - 1, u64::from(planes) - 1);
-    let plane = columns * rows as usize;
+    let star = star(call, 2, 1, true)?;
     let [from, to] = call.parts([0, 1])?;
-    let from = Rows::<f32>::new(from, &items, 1, plane)?;
-    let jobs = to.slice_mut::<f32>()?.chunks_mut(columns).enumerate();
-    team.for_each(jobs, |(at, to)| {
-        let (z, y) = (items.start + (at / rows as usize) as u64, at % rows as usize);
-        let row = |z: u64, y: usize| &from.row(z)[y * columns..(y + 1) * columns];
-        let here = row(z, y);
-        to.copy_from_slice(here);
-        if z == 0 || z == last_plane || y == 0 || y == last || columns < 3 {
-            return;
-        }
-        let sides =
-            [row(z - 1, y), row(z, y - 1), row(z, y + 1), row(z + 1, y)].map(|row| &row[1..columns - 1]);
-        for (x, to) in to[1..columns - 1].iter_mut().enumerate() {
-            let [above, north, south, below] = sides.map(|row| row[x]);
-            *to = 0.4 * here[x + 1] + 0.1 * (above + north + here[x] + here[x + 2] + south + below);
-        }
-    });
-    Ok(())
+    let plane = star.rows as i64;
+    let (above, below) = ((-plane, 0), (plane, 0));
+    star.compute::<f32>(from, to, |row, from, to| {
+        each!(
+            to,
+            from,
+            row,
+            1,
+            [a: above, n: NORTH, w: WEST, c: HERE, e: EAST, s: SOUTH, b: below],
+            0.4 * c + 0.1 * (a + n + w + e + s + b)
+        );
+    })
 }
 
 pub(super) fn prk_star(call: &mut Call<'_>) -> Result<(), ComputeError> {
-    let (team, items) = (call.team(), call.items());
-    let (columns, rows): (u32, u32) = (call.scalar(2)?, call.scalar(3)?);
-    let (columns, rows) = (columns as usize, u64::from(rows));
+    let star = Star { keeps: true, ..star(call, 2, 2, false)? };
     let [from, to] = call.parts([0, 1])?;
-    let from = Rows::<f64>::new(from, &items, 2, columns)?;
-    let jobs = to.slice_mut::<f64>()?.chunks_mut(ROWS * columns);
-    team.for_each(jobs.enumerate(), |(job, to)| {
-        for (y, to) in (items.start + (job * ROWS) as u64..).zip(to.chunks_mut(columns)) {
-            if y < 2 || y + 2 >= rows || columns < 5 {
-                continue;
-            }
-            let here = from.row(y);
-            let around = [y - 2, y - 1, y + 1, y + 2].map(|y| &from.row(y)[2..columns - 2]);
-            for (x, to) in to[2..columns - 2].iter_mut().enumerate() {
-                let [far_north, north, south, far_south] = around.map(|row| row[x]);
-                let mut sum = *to;
-                sum += 0.25 * (here[x + 3] - here[x + 1]);
-                sum += 0.25 * (south - north);
-                sum += 0.125 * (here[x + 4] - here[x]);
-                sum += 0.125 * (far_south - far_north);
-                *to = sum;
-            }
-        }
-    });
-    Ok(())
+    star.compute::<f64>(from, to, |row, from, to| {
+        each!(
+            to,
+            from,
+            row,
+            2,
+            [e: EAST, w: WEST, s: SOUTH, n: NORTH, ee: (0, 2), ww: (0, -2), ss: (2, 0), nn: (-2, 0)],
+            *to + 0.25 * (e - w) + 0.25 * (s - n) + 0.125 * (ee - ww) + 0.125 * (ss - nn)
+        );
+    })
 }
 
 pub(super) fn prk_add(call: &mut Call<'_>) -> Result<(), ComputeError> {
@@ -132,35 +180,35 @@ pub(super) fn prk_add(call: &mut Call<'_>) -> Result<(), ComputeError> {
 }
 
 pub(super) fn gray_scott(call: &mut Call<'_>) -> Result<(), ComputeError> {
-    let (team, items) = (call.team(), call.items());
-    let (columns, rows): (u32, u32) = (call.scalar(4)?, call.scalar(5)?);
+    let star = star(call, 4, 1, false)?;
     let (feed, kill): (f32, f32) = (call.scalar(6)?, call.scalar(7)?);
-    let (columns, last) = (columns as usize, u64::from(rows) - 1);
     let [u, v, new_u, new_v] = call.parts([0, 1, 2, 3])?;
-    let (u, v) = (Rows::<f32>::new(u, &items, 1, columns)?, Rows::<f32>::new(v, &items, 1, columns)?);
+    let (items, columns) = (star.items.clone(), star.columns);
+    let [u, v] = [u, v].map(|part| Rows::<f32>::new(part, &items, 1, (1, columns)));
+    let (u, v) = (u?, v?);
     let jobs = new_u.slice_mut::<f32>()?.chunks_mut(ROWS * columns);
     let jobs = jobs.zip(new_v.slice_mut::<f32>()?.chunks_mut(ROWS * columns));
-    team.for_each(jobs.enumerate(), |(job, (new_u, new_v))| {
+    star.team.for_each(jobs.enumerate(), |(job, (new_u, new_v))| {
         let first = items.start + (job * ROWS) as u64;
-        for (y, (new_u, new_v)) in (first..).zip(new_u.chunks_mut(columns).zip(new_v.chunks_mut(columns))) {
-            let (here_u, here_v) = (u.row(y), v.row(y));
-            new_u.copy_from_slice(here_u);
-            new_v.copy_from_slice(here_v);
-            if y == 0 || y == last || columns < 3 {
+        for (row, (new_u, new_v)) in (first..).zip(new_u.chunks_mut(columns).zip(new_v.chunks_mut(columns))) {
+            new_u.copy_from_slice(u.around(row, 0, [HERE])[0]);
+            new_v.copy_from_slice(v.around(row, 0, [HERE])[0]);
+            if !star.is_inner(row) {
                 continue;
             }
-            let inner = 1..columns - 1;
-            let sides =
-                [u.row(y - 1), u.row(y + 1), v.row(y - 1), v.row(y + 1)].map(|row| &row[inner.clone()]);
-            let new = new_u[inner.clone()].iter_mut().zip(&mut new_v[inner.clone()]);
-            for (x, (new_u, new_v)) in new.enumerate() {
-                let [north_u, south_u, north_v, south_v] = sides.map(|row| row[x]);
-                let (u, v) = (here_u[x + 1], here_v[x + 1]);
-                let spread_u = north_u + here_u[x] + here_u[x + 2] + south_u - 4.0 * u;
-                let spread_v = north_v + here_v[x] + here_v[x + 2] + south_v - 4.0 * v;
+            let (new_u, new_v) = (&mut new_u[1..columns - 1], &mut new_v[1..columns - 1]);
+            let count = new_u.len();
+            let new_v = &mut new_v[..count];
+            let offsets = [NORTH, WEST, HERE, EAST, SOUTH];
+            let [nu, wu, u, eu, su] = u.around(row, 1, offsets).map(|slice| &slice[..count]);
+            let [nv, wv, v, ev, sv] = v.around(row, 1, offsets).map(|slice| &slice[..count]);
+            for x in 0..count {
+                let (u, v) = (u[x], v[x]);
+                let spread_u = nu[x] + wu[x] + eu[x] + su[x] - 4.0 * u;
+                let spread_v = nv[x] + wv[x] + ev[x] + sv[x] - 4.0 * v;
                 let reaction = u * v * v;
-                *new_u = u + (0.16 * spread_u - reaction + feed * (1.0 - u));
-                *new_v = v + (0.08 * spread_v + reaction - (feed + kill) * v);
+                new_u[x] = u + (0.16 * spread_u - reaction + feed * (1.0 - u));
+                new_v[x] = v + (0.08 * spread_v + reaction - (feed + kill) * v);
             }
         }
     });

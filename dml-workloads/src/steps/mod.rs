@@ -121,7 +121,7 @@ impl Steps {
             Self::Stencil2d => "stencil2d",
             Self::Stencil3d => "stencil3d",
             Self::Prk => "prk",
-            Self::Nbody => "nbody",
+            Self::Nbody => "nbody-steps",
             Self::GrayScott => "gray-scott",
         }
     }

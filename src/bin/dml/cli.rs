@@ -5,6 +5,7 @@ use clap_complete::Shell;
 use dml::prelude::{DiscoverOptions, Workers};
 use dml::scheduler::policy::PolicySpec;
 use dml_workloads::prepare::Workload;
+use dml_workloads::steps::Steps;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -195,6 +196,33 @@ pub(crate) enum BenchTable {
     Chain(ChainOptions),
     /// Measures chunks whose transfers overlap the kernels of other chunks, submitted and queued by hand.
     Pipeline(PipelineOptions),
+    /// Repeats steps of a mean of five points on each device alone and on all, which exchange borders.
+    Jacobi(StepsOptions),
+    /// As jacobi, with weights, in single precision.
+    Stencil2d(StepsOptions),
+    /// As stencil2d, with seven points of a volume.
+    Stencil3d(StepsOptions),
+    /// As jacobi, with the star of the Parallel Research Kernels.
+    Prk(StepsOptions),
+    /// As jacobi, with bodies that attract each other.
+    NbodySteps(StepsOptions),
+    /// As jacobi, with two substances that react and spread. Makes a picture.
+    GrayScott(StepsOptions),
+}
+
+impl BenchTable {
+    /// Returns the program of steps, if it is one.
+    pub(crate) fn steps(&self) -> Option<(Steps, &StepsOptions)> {
+        match self {
+            Self::Jacobi(options) => Some((Steps::Jacobi, options)),
+            Self::Stencil2d(options) => Some((Steps::Stencil2d, options)),
+            Self::Stencil3d(options) => Some((Steps::Stencil3d, options)),
+            Self::Prk(options) => Some((Steps::Prk, options)),
+            Self::NbodySteps(options) => Some((Steps::Nbody, options)),
+            Self::GrayScott(options) => Some((Steps::GrayScott, options)),
+            _ => None,
+        }
+    }
 }
 
 /// The devices of a benchmark, and their storage.
@@ -387,6 +415,36 @@ pub(crate) struct PipelineOptions {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct StepsOptions {
+    #[command(flatten)]
+    pub(crate) machine: MachineOptions,
+
+    /// Size: tiny, small, paper, or a number of elements along each axis (nbody-steps: of bodies).
+    #[arg(long, default_value = "small", value_parser = SizeSpec::from_str)]
+    pub(crate) size: SizeSpec,
+
+    /// Number of steps. Default: that of the size, 100 for a number.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) steps: Option<u64>,
+
+    /// Ratio of a device's strip. If one is given, all are, and strips are not corrected. May be repeated.
+    #[arg(long, value_name = "DEVICE=R", value_parser = PerDevice::<f64>::from_str)]
+    pub(crate) shares: Vec<PerDevice<f64>>,
+
+    /// Number of measured rounds, after one warm-up round.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) runs: u32,
+
+    /// PNG picture to write, for gray-scott.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ReportOptions {
     /// Trace of dml bench --trace: a file or a pipe.
     #[arg(value_name = "TRACE")]
@@ -534,6 +592,8 @@ pub(crate) enum Table {
     Memory,
     /// Co-execution of the suite: speedups, efficiencies and balances, with their means.
     Coexec,
+    /// Steps of jacobi on two or three devices, with strips around the best ones.
+    Jacobi,
 }
 
 impl Table {
@@ -544,6 +604,7 @@ impl Table {
             Self::Single => "single",
             Self::Memory => "memory",
             Self::Coexec => "coexec",
+            Self::Jacobi => "jacobi",
         }
     }
 }
@@ -657,8 +718,11 @@ mod tests {
         let mut command = Arguments::command();
         let bench = command.find_subcommand_mut("bench").expect("it is there");
         let help = bench.render_long_help().to_string();
-        for name in
-            Workload::ALL.map(Workload::name).iter().chain(&["all", "offload", "never-loses", "chain"])
+        for name in Workload::ALL
+            .map(Workload::name)
+            .iter()
+            .chain(&["all", "offload", "never-loses", "chain"])
+            .chain(&Steps::ALL.map(Steps::name))
         {
             assert!(help.contains(name), "{name} is not in {help}");
         }

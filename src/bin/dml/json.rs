@@ -480,6 +480,86 @@ pub(crate) struct PipelineRow {
     pub(crate) hidden_by_hand: f64,
 }
 
+/// The output of `dml bench jacobi` and of the other programs of steps.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct StepsBench {
+    pub(crate) program: &'static str,
+    pub(crate) columns: u64,
+    pub(crate) rows: u64,
+    pub(crate) planes: u64,
+    pub(crate) steps: u64,
+    pub(crate) pinned_bytes: Option<u64>,
+    pub(crate) runs: u32,
+    pub(crate) alone: Vec<StepsAlone>,
+    pub(crate) together: Option<StepsTogether>,
+    pub(crate) picture: Option<String>,
+}
+
+/// A program of steps on one device. The time is the median.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct StepsAlone {
+    pub(crate) device: String,
+    pub(crate) step_s: f64,
+}
+
+/// A program of steps on all devices. All figures are medians, except for those of the last run.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct StepsTogether {
+    pub(crate) step_s: f64,
+    /// The time of the fastest device alone over the time together.
+    pub(crate) speedup: f64,
+    /// The speedup that the sum of the devices' rates would give.
+    pub(crate) ideal: f64,
+    /// The number of corrections of the strips, in the last run.
+    pub(crate) corrections: u32,
+    /// The number of bytes per step that devices exchanged in the last half of the last run.
+    pub(crate) bytes_per_step: f64,
+    /// The strips of the last run, by kernel and device.
+    pub(crate) strips: Vec<StepsStrip>,
+}
+
+/// A strip: the items of a kernel that a device computes. One that was left out has none.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct StepsStrip {
+    pub(crate) kernel: String,
+    pub(crate) device: String,
+    pub(crate) first_item: u64,
+    pub(crate) items: u64,
+}
+
+/// The output of `dml reproduce jacobi`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Jacobi {
+    pub(crate) table: &'static str,
+    pub(crate) rows: u64,
+    pub(crate) columns: u64,
+    pub(crate) steps: u64,
+    pub(crate) runs: u32,
+    pub(crate) alone: Vec<JacobiAlone>,
+    /// The number of rows by which lines are moved.
+    pub(crate) moved_by: u64,
+    pub(crate) around: Vec<JacobiCell>,
+    /// The speed of the best cell over that of the fastest device alone.
+    pub(crate) speedup: f64,
+    /// The sum of the speeds alone over that of the fastest device.
+    pub(crate) ideal: f64,
+    pub(crate) share_of_ideal: f64,
+}
+
+/// The median speed of a device alone.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct JacobiAlone {
+    pub(crate) device: String,
+    pub(crate) points_per_s: f64,
+}
+
+/// The median speed with strips that begin at these rows, after the first one.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct JacobiCell {
+    pub(crate) lines: Vec<u64>,
+    pub(crate) points_per_s: f64,
+}
+
 /// The output of `dml bench never-loses`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct NeverLoses {

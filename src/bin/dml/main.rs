@@ -25,6 +25,7 @@ mod replay;
 mod reproduce;
 mod single;
 mod speeds;
+mod steps;
 mod suite;
 mod table;
 mod timeline;

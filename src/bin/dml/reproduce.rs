@@ -2,6 +2,7 @@
 
 mod chart;
 mod coexec;
+mod jacobi;
 mod memory;
 mod published;
 
@@ -31,6 +32,7 @@ pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
         Table::Single => single::run(options),
         Table::Memory => memory::run(options),
         Table::Coexec => coexec::run(options),
+        Table::Jacobi => jacobi::run(options),
     }
 }
 

@@ -1,0 +1,230 @@
+//! `dml bench jacobi` and other programs of repeated steps: each device alone, then all together, in turns. Each
+//! result is checked, and those of different devices are compared bit by bit where kernels round alike.
+
+use crate::chain::median;
+use crate::cli::{SizeSpec, StepsOptions};
+use crate::failure::{self, Failure};
+use crate::machine::{Machine, pinned_bytes};
+use crate::output::Unwritten;
+use crate::progress::Progress;
+use crate::{json, table};
+use dml::scheduler::Iterated;
+use dml::{DeviceId, Platform};
+use dml_workloads::prepare::PrepareError;
+use dml_workloads::steps::{Program, Size, Steps};
+use std::ops::ControlFlow;
+
+/// Steps before the measured ones, which allocate. They are even, so that the grids are in their places.
+const WARM_UP: u64 = 2;
+
+/// Measures and prints the table.
+pub(crate) fn run(steps: Steps, options: &StepsOptions) -> Result<(), Failure> {
+    if options.output.is_some() && steps != Steps::GrayScott {
+        return Err(Failure::Usage(format!("{steps} does not make a picture: omit --output")));
+    }
+    let machine = Machine::of(&options.machine)?;
+    let mut measured = Measured::new(&machine, steps, options)?;
+    let mut result = measured.measure(options.runs)?;
+    let mut unwritten = Unwritten::default();
+    if let Some(path) = &options.output
+        && let Some(picture) = measured.program.picture(measured.made).map_err(Failure::work)?
+    {
+        let written = picture.write(path).map_err(Failure::work);
+        result.picture = unwritten.name(path, written);
+    }
+    if options.json {
+        json::print(&result)?;
+    } else {
+        failure::print(&text(&result, machine.note.as_deref()))?;
+    }
+    unwritten.end()
+}
+
+/// A program, the devices that compute it, and the times of its runs.
+pub(crate) struct Measured<'a> {
+    platform: &'a Platform,
+    pub(crate) devices: Vec<DeviceId>,
+    pub(crate) program: Program,
+    shares: Option<Vec<f64>>,
+    steps: u64,
+    /// The steps of the last run.
+    made: u64,
+    digest: Option<u64>,
+}
+
+impl<'a> Measured<'a> {
+    pub(crate) fn new(machine: &'a Machine, steps: Steps, options: &StepsOptions) -> Result<Self, Failure> {
+        machine.check_used(options.shares.iter().map(|share| &*share.device))?;
+        let size = size(steps, options);
+        let (platform, devices) = (&machine.platform, machine.devices.clone());
+        let program = steps.prepare(platform, &devices, size).map_err(|error| match error {
+            PrepareError::Build { .. } | PrepareError::Threads { .. } => Failure::work(error),
+            error => Failure::usage(error),
+        })?;
+        let share = |device: &DeviceId| {
+            let name = &platform.device_desc(*device).name;
+            options.shares.iter().find(|share| share.device == **name).map_or(1.0, |share| share.value)
+        };
+        let shares = (!options.shares.is_empty()).then(|| devices.iter().map(share).collect());
+        Ok(Self { platform, devices, program, shares, steps: size.steps, made: 0, digest: None })
+    }
+
+    fn measure(&mut self, runs: u32) -> Result<json::StepsBench, Failure> {
+        let alone: Vec<Vec<DeviceId>> = self.devices.iter().map(|device| vec![*device]).collect();
+        let mut sets = alone.clone();
+        if self.devices.len() > 1 {
+            sets.push(self.devices.clone());
+        }
+        let mut progress = Progress::new(u64::from(runs + 1) * sets.len() as u64);
+        let mut seconds = vec![Vec::new(); sets.len()];
+        let mut last = None;
+        for round in 0..=runs {
+            for (set, seconds) in sets.iter().zip(&mut seconds) {
+                let shares = self.shares.clone().filter(|_| set.len() > 1);
+                let (step_s, iterated, bytes) = self.timed(set, shares.as_deref())?;
+                if round > 0 {
+                    seconds.push(step_s);
+                }
+                last = (set.len() > 1).then_some((iterated, bytes));
+                progress.step(self.program.steps().name());
+            }
+        }
+        progress.done();
+        let name = |device: DeviceId| self.platform.device_desc(device).name.to_string();
+        let medians: Vec<f64> = seconds.iter().map(|seconds| median(seconds)).collect();
+        let of_alone = self.devices.iter().zip(&medians);
+        let of_alone =
+            of_alone.map(|(device, step_s)| json::StepsAlone { device: name(*device), step_s: *step_s });
+        let best = medians[..self.devices.len()].iter().copied().fold(f64::INFINITY, f64::min);
+        let together = last.map(|(iterated, bytes_per_step)| {
+            let step_s = medians[self.devices.len()];
+            let rates: f64 = medians[..self.devices.len()].iter().map(|seconds| 1.0 / seconds).sum();
+            let strip = |strip: &dml::scheduler::Strip| json::StepsStrip {
+                kernel: strip.kernel.clone(),
+                device: name(strip.device),
+                first_item: strip.items.start,
+                items: strip.items.end - strip.items.start,
+            };
+            json::StepsTogether {
+                step_s,
+                speedup: best / step_s,
+                ideal: best * rates,
+                corrections: iterated.corrections,
+                bytes_per_step,
+                strips: iterated.strips.iter().map(strip).collect(),
+            }
+        });
+        let Size { columns, rows, planes, .. } = self.program.size();
+        Ok(json::StepsBench {
+            program: self.program.steps().name(),
+            columns,
+            rows,
+            planes,
+            steps: self.steps,
+            pinned_bytes: pinned_bytes(self.platform),
+            runs,
+            alone: of_alone.collect(),
+            together,
+            picture: None,
+        })
+    }
+
+    /// Makes the steps on some devices, and checks the result. Returns the seconds of a step, and the bytes
+    /// that were copied per step in the last half of the steps.
+    pub(crate) fn timed(
+        &mut self,
+        devices: &[DeviceId],
+        shares: Option<&[f64]>,
+    ) -> Result<(f64, Iterated, f64), Failure> {
+        self.program.reset().map_err(Failure::work)?;
+        let iterate = || {
+            let iterate = self.program.iterate(self.platform).devices(devices.iter().copied());
+            match shares {
+                Some(shares) => iterate.shares(shares.iter().copied()),
+                None => iterate,
+            }
+        };
+        iterate().run(WARM_UP).map_err(Failure::work)?;
+        // Strips are chosen in the first half.
+        let half = self.steps.div_ceil(2);
+        let iterate = iterate().every(half, |stepped| {
+            if stepped.steps == half {
+                self.platform.counters().reset();
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        let iterated = iterate.run(self.steps).map_err(Failure::work)?;
+        let bytes: u64 = self.platform.counters().transfers().iter().map(|transfer| transfer.bytes).sum();
+        let bytes = bytes as f64 / (self.steps - half).max(1) as f64;
+        let step_s = iterated.duration.as_secs_f64() / self.steps as f64;
+        self.made = WARM_UP + self.steps;
+        self.program.verify(self.made).map_err(|wrong| Failure::Work(format!("wrong result: {wrong}")))?;
+        if self.program.steps().is_exact() {
+            let digest = self.program.digest(self.made).map_err(Failure::work)?;
+            if *self.digest.get_or_insert(digest) != digest {
+                let names = devices.iter().map(|device| &*self.platform.device_desc(*device).name);
+                let names = names.collect::<Vec<_>>().join(", ");
+                return Err(Failure::Work(format!(
+                    "the result on {names} differs from that of other devices"
+                )));
+            }
+        }
+        Ok((step_s, iterated, bytes))
+    }
+}
+
+/// Returns the size that the options ask for.
+fn size(steps: Steps, options: &StepsOptions) -> Size {
+    let mut size = match options.size {
+        SizeSpec::Tiny => steps.tiny(),
+        SizeSpec::Small => steps.small(),
+        SizeSpec::Paper => steps.paper(),
+        SizeSpec::Number(edge) => steps.sized(edge),
+    };
+    size.steps = options.steps.unwrap_or(size.steps);
+    size
+}
+
+/// Returns the lengths of a grid's axes.
+pub(crate) fn shape(rows: u64, columns: u64, planes: u64) -> String {
+    match (planes, rows) {
+        (1, 1) => format!("{columns} bodies"),
+        (1, _) => format!("{rows} x {columns}"),
+        _ => format!("{planes} x {rows} x {columns}"),
+    }
+}
+
+fn text(result: &json::StepsBench, note: Option<&str>) -> String {
+    let json::StepsBench { program, columns, rows, planes, steps, runs, .. } = result;
+    let (shape, pinned) = (shape(*rows, *columns, *planes), table::pinned(result.pinned_bytes));
+    let mut lines = vec![format!("{program}: {shape}, {steps} steps{pinned}; median of {runs} runs")];
+    lines.extend(note.map(str::to_owned));
+    lines.push(String::new());
+    let mut rows = vec![["on", "per step", "speedup", "of"].map(str::to_owned).to_vec()];
+    let best = result.alone.iter().map(|alone| alone.step_s).fold(f64::INFINITY, f64::min);
+    let line = |name: &str, step_s: f64, ideal: String| {
+        vec![name.to_owned(), table::seconds(step_s), format!("{:.2}", best / step_s), ideal]
+    };
+    rows.extend(result.alone.iter().map(|alone| line(&alone.device, alone.step_s, String::new())));
+    if let Some(together) = &result.together {
+        rows.push(line("together", together.step_s, format!("{:.2}", together.ideal)));
+    }
+    lines.extend(table::lines(&rows));
+    lines.push(String::new());
+    if let Some(together) = &result.together {
+        let json::StepsTogether { strips, corrections, bytes_per_step, .. } = together;
+        let strip = |strip: &json::StepsStrip| match strip.items {
+            0 => format!("{} is left out", strip.device),
+            items => format!("{} {}..{}", strip.device, strip.first_item, strip.first_item + items),
+        };
+        let first = strips.first().map_or("", |strip| &strip.kernel);
+        let strips: Vec<_> = strips.iter().filter(|other| other.kernel == first).map(strip).collect();
+        lines.push(format!("strips      {}; {corrections} corrections", strips.join(", ")));
+        lines.push(format!("moved       {bytes_per_step:.0} bytes per step"));
+    }
+    lines.extend(result.picture.iter().map(|path| format!("picture     {path}")));
+    lines
+        .push("verified    every element of the last step, and that all devices compute the same".to_owned());
+    lines.push(String::new());
+    lines.join("\n")
+}
