@@ -127,6 +127,7 @@ fn steps_on_any_devices_equal_those_on_one() {
         (&["opencl:0", "cpu"], &[3.0, 0.4]),
         (&["opencl:0", "cpu"], &[1.0, 0.001]),
         (&["cpu", "opencl:0"], &[58.0, 3.0]),
+        (&["cpu", "opencl:0"], &[0.0, 3.0]),
     ] {
         for steps in [0, 1, 2, 33] {
             let Some(scene) = Scene::new() else { return };
@@ -186,7 +187,11 @@ fn what_cannot_be_iterated_is_named() {
     let none = Iterate::new(&scene.platform).run(1).unwrap_err();
     assert!(matches!(none, IterateError::NoKernel), "{none}");
     let shares = scene.iterate().shares([1.0]).run(1).unwrap_err();
-    assert!(shares.to_string().contains("[1.0] are not one positive number for each of 2"), "{shares}");
+    assert!(shares.to_string().contains("[1.0] are not one number for each of 2"), "{shares}");
+    for none in [[0.0, 0.0], [1.0, -1.0], [1.0, f64::NAN]] {
+        let refused = scene.iterate().shares(none).run(1).unwrap_err();
+        assert!(matches!(refused, IterateError::Shares { devices: 2, .. }), "{refused}");
+    }
     let cpu = scene.platform.device("cpu").unwrap();
     let twice = scene.iterate().devices([cpu, cpu]).run(1).unwrap_err();
     assert!(twice.to_string().contains("cpu is named twice"), "{twice}");

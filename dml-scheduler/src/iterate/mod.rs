@@ -116,8 +116,11 @@ pub enum IterateError {
         /// The buffer.
         buffer: BufferName,
     },
-    /// The number of shares differs from the number of devices, or a share is no positive number.
-    #[error("the shares {shares:?} are not one positive number for each of {devices} devices")]
+    /// The number of shares differs from the number of devices, a share is negative or no number, or none is
+    /// positive.
+    #[error(
+        "the shares {shares:?} are not one number for each of {devices} devices, 0 or more, and one above 0"
+    )]
     Shares {
         /// The shares.
         shares: Vec<f64>,
@@ -202,6 +205,8 @@ pub struct Iterated {
     pub strips: Vec<Strip>,
     /// The devices that failed, if there were checkpoints.
     pub failed: Vec<DeviceId>,
+    /// The ratios of the last strips, by device: what a later run can begin with. 0 if a device was left out.
+    pub shares: Vec<f64>,
     swaps: Swaps,
 }
 
@@ -273,7 +278,8 @@ impl<'a> Iterate<'a> {
         self
     }
 
-    /// Cuts strips in these ratios, one for each device. They are not corrected, and no device is left out.
+    /// Cuts strips in these ratios, one for each device; 0 leaves it out. They are not corrected. Those of an
+    /// earlier run are [`Iterated::shares`].
     #[must_use]
     pub fn shares(mut self, shares: impl IntoIterator<Item = f64>) -> Self {
         self.shares = Some(shares.into_iter().collect());
@@ -360,7 +366,10 @@ impl<'a> Iterate<'a> {
 
     fn balance(&self, devices: usize) -> Result<Balance, IterateError> {
         let Some(shares) = self.shares.clone() else { return Ok(Balance::new(devices)) };
-        if shares.len() != devices || !shares.iter().all(|share| share.is_finite() && *share > 0.0) {
+        if shares.len() != devices
+            || !shares.iter().all(|share| share.is_finite() && *share >= 0.0)
+            || shares.iter().sum::<f64>() <= 0.0
+        {
             return Err(IterateError::Shares { shares, devices });
         }
         Ok(Balance::fixed(shares))

@@ -99,6 +99,7 @@ impl<'a> Run<'a> {
             corrections: self.balance.corrections(),
             strips: self.plan.strips(&self.kernels.steps[0], &self.devices),
             failed: self.failed,
+            shares: self.balance.shares().to_vec(),
             swaps: self.iterate.swaps,
         })
     }
@@ -262,9 +263,10 @@ impl<'a> Run<'a> {
 
     /// Corrects the strips by the durations of steps, and leaves out devices that do not pay.
     fn choose_strips(&mut self) -> Result<(), IterateError> {
-        let mut alone = None;
+        let (mut alone, mut together) = (None, 0.0);
         while self.balance.measures() && self.remaining() > 0 {
             let ends = self.measured()?;
+            together = slowest(&ends);
             if alone.is_none() {
                 alone = Some(self.try_alone(&ends)?);
                 if self.balance.devices() < 2 {
@@ -279,39 +281,55 @@ impl<'a> Run<'a> {
                 self.plan = corrected;
             }
         }
-        self.leave_out(alone.flatten())
+        match alone.flatten() {
+            // They are so much slower that it is known without another trial.
+            Some((only, alone)) if alone < together && !self.is_worth_a_trial(together, alone) => {
+                self.use_shares(only)
+            }
+            alone => self.leave_out(alone),
+        }
     }
 
-    /// Makes some steps on the device that is fastest, if they are not expected to cost much. Leaves the
-    /// others out if it alone takes no longer for a step than they take for their borders.
+    /// Makes some steps on one device alone, and then on others, if they are not expected to cost much. Leaves
+    /// the others out if the fastest takes no longer for a step than any two take for their borders. Returns
+    /// the ratios of that device alone, and the seconds of a step.
     fn try_alone(&mut self, ends: &[Ends]) -> Result<Option<(Vec<f64>, f64)>, IterateError> {
-        let seconds = |duration: Duration| duration.as_secs_f64();
+        let all = self.balance.shares().to_vec();
+        let total: f64 = all.iter().sum();
         // The duration of all items on one device, from that of its strip.
-        let shares = self.balance.shares();
-        let total: f64 = shares.iter().sum();
-        let alone = ends.iter().zip(shares).map(|(ends, share)| {
-            let whole = ends.all.map_or(f64::INFINITY, seconds);
-            // A part behind a border begins when that ends.
-            let inner = ends.border.map(|border| whole - seconds(border)).filter(|inner| *inner > 0.0);
-            inner.unwrap_or(whole) * total / share
-        });
-        let Some((best, expected)) = alone.enumerate().min_by(|(_, one), (_, other)| one.total_cmp(other))
-        else {
-            return Ok(None);
-        };
-        let together = ends.iter().filter_map(|ends| ends.all).map(seconds).fold(0.0, f64::max);
-        if !self.is_worth_a_trial(expected, together) {
-            return Ok(None);
+        let mut expected: Vec<(usize, f64)> = (0..all.len())
+            .filter_map(|unit| {
+                let whole = ends[unit].all?;
+                // A part behind a border begins when that ends.
+                let inner = ends[unit].border.and_then(|border| whole.checked_sub(border));
+                let own = inner.filter(|inner| !inner.is_zero()).unwrap_or(whole);
+                Some((unit, own.as_secs_f64() * total / all[unit]))
+            })
+            .collect();
+        expected.sort_by(|(_, one), (_, other)| one.total_cmp(other));
+        let mut best: Option<(Vec<f64>, f64)> = None;
+        for (unit, expected) in expected {
+            let usual = best.as_ref().map_or_else(|| slowest(ends), |(_, seconds)| *seconds);
+            if !self.is_worth_a_trial(expected, usual) {
+                break;
+            }
+            let only: Vec<f64> = all
+                .iter()
+                .enumerate()
+                .map(|(other, share)| if other == unit { *share } else { 0.0 })
+                .collect();
+            let seconds = self.timed(only.clone())?;
+            if best.as_ref().is_none_or(|(_, best)| seconds < *best) {
+                best = Some((only, seconds));
+            }
         }
-        let all = shares.to_vec();
-        let only: Vec<f64> =
-            all.iter().enumerate().map(|(unit, share)| if unit == best { *share } else { 0.0 }).collect();
-        let alone = self.timed(only.clone())?;
-        let border = ends.iter().filter_map(|ends| ends.border).map(seconds).fold(f64::INFINITY, f64::min);
-        if alone > border {
-            self.use_shares(all)?;
-        }
-        Ok(Some((only, alone)))
+        let mut borders: Vec<Duration> = ends.iter().filter_map(|ends| ends.border).collect();
+        borders.sort();
+        // Of any two devices, the slower one at its border takes at least this long.
+        let least = borders.get(1).map_or(0.0, Duration::as_secs_f64);
+        let next = best.as_ref().filter(|(_, alone)| *alone <= least).map_or(all, |(only, _)| only.clone());
+        self.use_shares(next)?;
+        Ok(best)
     }
 
     /// Leaves out the device with the smallest strip as long as steps become faster. `alone` has the seconds
@@ -397,6 +415,11 @@ impl<'a> Run<'a> {
         self.end_step()?;
         Ok(ends)
     }
+}
+
+/// Returns the seconds until the last device ended.
+fn slowest(ends: &[Ends]) -> f64 {
+    ends.iter().filter_map(|ends| ends.all).max().map_or(0.0, |longest| longest.as_secs_f64())
 }
 
 fn submit(iterate: &Iterate<'_>, devices: &[DeviceId], part: &Part) -> Result<Submission, SubmitError> {

@@ -21,6 +21,7 @@ pub(crate) mod cuda;
 pub(crate) mod opencl;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 pub mod pipeline;
+pub mod steps;
 
 use crate::prepare::{Language, Plain, PlainArgument, Recipe, plain};
 use bytemuck::Pod;

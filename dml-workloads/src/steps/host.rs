@@ -68,18 +68,29 @@ impl Star<'_> {
             && self.columns > 2 * self.margin
     }
 
-    /// Calls `inner` with the number of each row that has inner elements, its margin's rows, and these
-    /// elements of `to`.
+    /// Computes the rows of the parts of a call.
     fn compute<T: Pod + Send + Sync>(
         &self,
         from: &Part<'_>,
         to: &mut Part<'_>,
         inner: impl Fn(u64, Rows<'_, T>, &mut [T]) + Sync,
     ) -> Result<(), ComputeError> {
+        let from = Rows::<T>::new(from, &self.items, self.margin as u64, self.per_item())?;
+        self.rows(from, to.slice_mut::<T>()?, inner);
+        Ok(())
+    }
+
+    /// Calls `inner` with the number of each row that has inner elements, its margin's rows, and these
+    /// elements of `to`.
+    fn rows<T: Pod + Send + Sync>(
+        &self,
+        from: Rows<'_, T>,
+        to: &mut [T],
+        inner: impl Fn(u64, Rows<'_, T>, &mut [T]) + Sync,
+    ) {
         let (margin, columns) = (self.margin, self.columns);
-        let from = Rows::<T>::new(from, &self.items, margin as u64, self.per_item())?;
         let begin = self.items.start * self.per_item().0;
-        let jobs = to.slice_mut::<T>()?.chunks_mut(ROWS * columns);
+        let jobs = to.chunks_mut(ROWS * columns);
         self.team.for_each(jobs.enumerate(), |(job, to)| {
             for (row, to) in (begin + (job * ROWS) as u64..).zip(to.chunks_mut(columns)) {
                 if !self.keeps {
@@ -91,7 +102,6 @@ impl Star<'_> {
                 }
             }
         });
-        Ok(())
     }
 }
 
@@ -123,21 +133,62 @@ fn star<'a>(call: &Call<'a>, axes: usize, margin: usize, has_planes: bool) -> Re
     Ok(Star { team, items, columns, rows, planes, margin, keeps: false })
 }
 
+fn jacobi_row(row: u64, from: Rows<'_, f64>, to: &mut [f64]) {
+    each!(to, from, row, 1, [n: NORTH, w: WEST, c: HERE, e: EAST, s: SOUTH], (n + w + c + e + s) / 5.0);
+}
+
+fn stencil2d_row(row: u64, from: Rows<'_, f32>, to: &mut [f32]) {
+    let weighted = |n: f32, w: f32, c: f32, e: f32, s: f32| 0.5 * c + 0.125 * (n + w + e + s);
+    each!(to, from, row, 1, [n: NORTH, w: WEST, c: HERE, e: EAST, s: SOUTH], weighted(n, w, c, e, s));
+}
+
+/// The elements of a stencil of five points, for a program without DML.
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+pub(crate) trait FivePoints: Pod + Send + Sync {
+    const KERNEL: &'static str;
+
+    /// Computes rows of a grid with `[rows, columns]` on one thread. `from` begins with row `first`.
+    fn compute(team: &Team, items: Range<u64>, grid: [u64; 2], from: &[Self], first: u64, to: &mut [Self]);
+}
+
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+macro_rules! five_points {
+    ($($type:ty, $kernel:literal, $row:expr;)*) => {
+        $(impl FivePoints for $type {
+            const KERNEL: &'static str = $kernel;
+
+            fn compute(
+                team: &Team,
+                items: Range<u64>,
+                [rows, columns]: [u64; 2],
+                values: &[Self],
+                first: u64,
+                to: &mut [Self],
+            ) {
+                let columns = columns as usize;
+                let star = Star { team, items, columns, rows, planes: 1, margin: 1, keeps: false };
+                star.rows(Rows { values, first, columns }, to, $row);
+            }
+        })*
+    };
+}
+
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+five_points! {
+    f64, "jacobi", jacobi_row;
+    f32, "stencil2d", stencil2d_row;
+}
+
 pub(super) fn jacobi(call: &mut Call<'_>) -> Result<(), ComputeError> {
     let star = star(call, 2, 1, false)?;
     let [from, to] = call.parts([0, 1])?;
-    star.compute::<f64>(from, to, |row, from, to| {
-        each!(to, from, row, 1, [n: NORTH, w: WEST, c: HERE, e: EAST, s: SOUTH], (n + w + c + e + s) / 5.0);
-    })
+    star.compute::<f64>(from, to, jacobi_row)
 }
 
 pub(super) fn stencil2d(call: &mut Call<'_>) -> Result<(), ComputeError> {
     let star = star(call, 2, 1, false)?;
     let [from, to] = call.parts([0, 1])?;
-    star.compute::<f32>(from, to, |row, from, to| {
-        let weighted = |n: f32, w: f32, c: f32, e: f32, s: f32| 0.5 * c + 0.125 * (n + w + e + s);
-        each!(to, from, row, 1, [n: NORTH, w: WEST, c: HERE, e: EAST, s: SOUTH], weighted(n, w, c, e, s));
-    })
+    star.compute::<f32>(from, to, stencil2d_row)
 }
 
 pub(super) fn stencil3d(call: &mut Call<'_>) -> Result<(), ComputeError> {

@@ -17,8 +17,8 @@
 //! - `prk`: the kernel Stencil of the Parallel Research Kernels, a star of radius 2.
 //! - `gray-scott`: "Complex patterns in a simple system".
 
-mod host;
-mod reference;
+pub(crate) mod host;
+pub(crate) mod reference;
 
 use crate::check::Mismatch;
 use crate::nbody;
@@ -38,15 +38,17 @@ use thiserror::Error;
 /// The seed of the first grids.
 const SEED: u64 = 42;
 /// Columns and rows, or rows and planes, of a work-group.
-const LOCAL: [u64; 2] = [64, 4];
+pub(crate) const LOCAL: [u64; 2] = [64, 4];
 /// Least number of elements along an axis.
 const LEAST: u64 = 5;
 /// What a Gray-Scott system gains of the first substance, and loses of the second one, in a step.
 const FEED: f32 = 0.0545;
 const KILL: f32 = 0.062;
 
-const OPENCL: &str = concat!(include_str!("../kernels/steps.cl"), include_str!("../kernels/steps.c"));
-const CUDA: &str = concat!(include_str!("../kernels/steps.cu"), include_str!("../kernels/steps.c"));
+pub(crate) const OPENCL: &str =
+    concat!(include_str!("../kernels/steps.cl"), include_str!("../kernels/steps.c"));
+pub(crate) const CUDA: &str =
+    concat!(include_str!("../kernels/steps.cu"), include_str!("../kernels/steps.c"));
 
 const fn source(kernel: &'static str, compute: fn(&mut Call<'_>) -> Result<(), ComputeError>) -> Source {
     Source {
@@ -379,6 +381,19 @@ impl<T: Pod + Send + Sync> Pairs<T> {
     }
 }
 
+/// Returns a number that depends on every bit of some grids.
+pub(crate) fn digest<T: Pod>(grids: &[&[T]]) -> u64 {
+    let of_grid = |(number, grid): (usize, &&[T])| {
+        let bytes: &[u8] = bytemuck::cast_slice(grid);
+        let of_word = |(at, bytes): (usize, &[u8])| {
+            let word = bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            random::word(word, (at as u64) << 2 | number as u64)
+        };
+        bytes.par_chunks(4).enumerate().map(of_word).reduce(|| 0, u64::wrapping_add)
+    };
+    grids.iter().enumerate().map(of_grid).fold(0, u64::wrapping_add)
+}
+
 impl<T: Pod + Send + Sync> Grids for Pairs<T> {
     fn swap<'a>(&self, iterate: Iterate<'a>) -> Iterate<'a> {
         let swapped = self.pairs.iter().filter(|_| self.are_swapped);
@@ -402,17 +417,7 @@ impl<T: Pod + Send + Sync> Grids for Pairs<T> {
     }
 
     fn digest(&self, steps: u64) -> Result<u64, AcquireError> {
-        self.with(steps, |new, _| {
-            let of_grid = |(number, grid): (usize, &&[T])| {
-                let bytes: &[u8] = bytemuck::cast_slice(grid);
-                let of_word = |(at, bytes): (usize, &[u8])| {
-                    let word = bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
-                    random::word(word, (at as u64) << 2 | number as u64)
-                };
-                bytes.par_chunks(4).enumerate().map(of_word).reduce(|| 0, u64::wrapping_add)
-            };
-            new.iter().enumerate().map(of_grid).fold(0, u64::wrapping_add)
-        })
+        self.with(steps, |new, _| digest(new))
     }
 
     fn picture(&self, size: &Size, steps: u64) -> Result<Picture, VerifyError> {

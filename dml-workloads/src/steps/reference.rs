@@ -14,7 +14,7 @@ pub(super) type Formulas<'a, T, const GRIDS: usize> =
     dyn Fn(&dyn Fn(usize, [i64; 3]) -> T) -> [T; GRIDS] + Sync + 'a;
 
 /// An element of a grid.
-pub(super) trait Element: Pod + Send + Sync {
+pub(crate) trait Element: Pod + Send + Sync {
     /// Returns the first value at a position.
     fn drawn(at: u64) -> Self;
 

@@ -435,6 +435,12 @@ pub(crate) struct StepsOptions {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: u32,
 
+    /// Also times jacobi and stencil2d written by hand, with the strips that were found.
+    ///
+    /// All devices but the first one must then be cpu and workers, which are threads by hand.
+    #[arg(long)]
+    pub(crate) by_hand: bool,
+
     /// PNG picture to write, for gray-scott.
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,

@@ -500,6 +500,8 @@ pub(crate) struct StepsBench {
 pub(crate) struct StepsAlone {
     pub(crate) device: String,
     pub(crate) step_s: f64,
+    /// The time of a program by hand; `None` if there is none or it was not asked for.
+    pub(crate) by_hand_s: Option<f64>,
 }
 
 /// A program of steps on all devices. All figures are medians, except for those of the last run.
@@ -510,6 +512,8 @@ pub(crate) struct StepsTogether {
     pub(crate) speedup: f64,
     /// The speedup that the sum of the devices' rates would give.
     pub(crate) ideal: f64,
+    /// The time of a program by hand with the same strips; `None` if there is none or it was not asked for.
+    pub(crate) by_hand_s: Option<f64>,
     /// The number of corrections of the strips, in the last run.
     pub(crate) corrections: u32,
     /// The number of bytes per step that devices exchanged in the last half of the last run.

@@ -46,6 +46,7 @@ pub(crate) struct Measured<'a> {
     pub(crate) devices: Vec<DeviceId>,
     pub(crate) program: Program,
     shares: Option<Vec<f64>>,
+    by_hand: bool,
     steps: u64,
     /// The steps of the last run.
     made: u64,
@@ -66,7 +67,8 @@ impl<'a> Measured<'a> {
             options.shares.iter().find(|share| share.device == **name).map_or(1.0, |share| share.value)
         };
         let shares = (!options.shares.is_empty()).then(|| devices.iter().map(share).collect());
-        Ok(Self { platform, devices, program, shares, steps: size.steps, made: 0, digest: None })
+        let by_hand = options.by_hand;
+        Ok(Self { platform, devices, program, shares, by_hand, steps: size.steps, made: 0, digest: None })
     }
 
     fn measure(&mut self, runs: u32) -> Result<json::StepsBench, Failure> {
@@ -76,14 +78,16 @@ impl<'a> Measured<'a> {
             sets.push(self.devices.clone());
         }
         let mut progress = Progress::new(u64::from(runs + 1) * sets.len() as u64);
-        let mut seconds = vec![Vec::new(); sets.len()];
+        let (mut seconds, mut by_hand) = (vec![Vec::new(); sets.len()], vec![Vec::new(); sets.len()]);
         let mut last = None;
         for round in 0..=runs {
-            for (set, seconds) in sets.iter().zip(&mut seconds) {
+            for (number, set) in sets.iter().enumerate() {
                 let shares = self.shares.clone().filter(|_| set.len() > 1);
                 let (step_s, iterated, bytes) = self.timed(set, shares.as_deref())?;
+                let by_hand_s = self.timed_by_hand(&iterated)?;
                 if round > 0 {
-                    seconds.push(step_s);
+                    seconds[number].push(step_s);
+                    by_hand[number].extend(by_hand_s);
                 }
                 last = (set.len() > 1).then_some((iterated, bytes));
                 progress.step(self.program.steps().name());
@@ -92,9 +96,12 @@ impl<'a> Measured<'a> {
         progress.done();
         let name = |device: DeviceId| self.platform.device_desc(device).name.to_string();
         let medians: Vec<f64> = seconds.iter().map(|seconds| median(seconds)).collect();
-        let of_alone = self.devices.iter().zip(&medians);
-        let of_alone =
-            of_alone.map(|(device, step_s)| json::StepsAlone { device: name(*device), step_s: *step_s });
+        let by_hand = |set: usize| (!by_hand[set].is_empty()).then(|| median(&by_hand[set]));
+        let of_alone = self.devices.iter().enumerate().map(|(number, device)| json::StepsAlone {
+            device: name(*device),
+            step_s: medians[number],
+            by_hand_s: by_hand(number),
+        });
         let best = medians[..self.devices.len()].iter().copied().fold(f64::INFINITY, f64::min);
         let together = last.map(|(iterated, bytes_per_step)| {
             let step_s = medians[self.devices.len()];
@@ -109,6 +116,7 @@ impl<'a> Measured<'a> {
                 step_s,
                 speedup: best / step_s,
                 ideal: best * rates,
+                by_hand_s: by_hand(self.devices.len()),
                 corrections: iterated.corrections,
                 bytes_per_step,
                 strips: iterated.strips.iter().map(strip).collect(),
@@ -171,6 +179,33 @@ impl<'a> Measured<'a> {
         }
         Ok((step_s, iterated, bytes))
     }
+
+    /// Makes the steps by hand with the strips of a run, if there is such a program. Returns the seconds of a
+    /// step.
+    fn timed_by_hand(&self, iterated: &Iterated) -> Result<Option<f64>, Failure> {
+        if !self.by_hand {
+            return Ok(None);
+        }
+        #[cfg(any(feature = "cuda", feature = "opencl"))]
+        {
+            let strips = iterated.strips.iter().filter(|strip| !strip.items.is_empty());
+            let strips: Vec<_> =
+                strips.map(|strip| (strip.device, strip.items.end - strip.items.start)).collect();
+            let mut size = self.program.size();
+            size.steps = self.made;
+            let made = dml_workloads::by_hand::steps::run(self.platform, self.program.steps(), size, &strips);
+            let Some((duration, digest)) = made.map_err(Failure::work)? else { return Ok(None) };
+            if self.digest.is_some_and(|expected| expected != digest) {
+                return Err(Failure::Work("the result by hand differs".to_owned()));
+            }
+            Ok(Some(duration.as_secs_f64() / self.made as f64))
+        }
+        #[cfg(not(any(feature = "cuda", feature = "opencl")))]
+        {
+            let _ = iterated;
+            Ok(None)
+        }
+    }
 }
 
 /// Returns the size that the options ask for.
@@ -200,14 +235,19 @@ fn text(result: &json::StepsBench, note: Option<&str>) -> String {
     let mut lines = vec![format!("{program}: {shape}, {steps} steps{pinned}; median of {runs} runs")];
     lines.extend(note.map(str::to_owned));
     lines.push(String::new());
-    let mut rows = vec![["on", "per step", "speedup", "of"].map(str::to_owned).to_vec()];
+    let mut rows =
+        vec![["on", "per step", "speedup", "of", "by hand", "of by hand"].map(str::to_owned).to_vec()];
     let best = result.alone.iter().map(|alone| alone.step_s).fold(f64::INFINITY, f64::min);
-    let line = |name: &str, step_s: f64, ideal: String| {
-        vec![name.to_owned(), table::seconds(step_s), format!("{:.2}", best / step_s), ideal]
+    let line = |name: &str, step_s: f64, ideal: String, by_hand_s: Option<f64>| {
+        let mut cells = vec![name.to_owned(), table::seconds(step_s), format!("{:.2}", best / step_s), ideal];
+        cells.extend(by_hand_s.map(table::seconds));
+        cells.extend(by_hand_s.map(|by_hand_s| format!("{:.2}", by_hand_s / step_s)));
+        cells
     };
-    rows.extend(result.alone.iter().map(|alone| line(&alone.device, alone.step_s, String::new())));
+    let alone = result.alone.iter();
+    rows.extend(alone.map(|alone| line(&alone.device, alone.step_s, String::new(), alone.by_hand_s)));
     if let Some(together) = &result.together {
-        rows.push(line("together", together.step_s, format!("{:.2}", together.ideal)));
+        rows.push(line("together", together.step_s, format!("{:.2}", together.ideal), together.by_hand_s));
     }
     lines.extend(table::lines(&rows));
     lines.push(String::new());

@@ -14,9 +14,11 @@ use dml_workloads::steps::Steps;
 /// Default number of counted runs.
 const RUNS: u32 = 5;
 
-/// The published machines: names, the points per second of each device alone, the lines C and M, and the
-/// points per second with C and M moved by -500, 0 and 500 rows.
-const PUBLISHED: [(&str, [f64; 3], [u64; 2], [[f64; 3]; 3]); 2] = [
+/// A published machine: its name, the points per second of each device alone, the lines C and M, and the points
+/// per second with C and M moved by -500, 0 and 500 rows.
+type Published = (&'static str, [f64; 3], [u64; 2], [[f64; 3]; 3]);
+
+const PUBLISHED: [Published; 2] = [
     (
         "CentraleSupelec machine",
         [9.78e9, 1.19e9, 3.48e9],
@@ -56,6 +58,7 @@ pub(super) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
         steps: None,
         shares: Vec::new(),
         runs: options.runs.unwrap_or(RUNS),
+        by_hand: false,
         output: None,
         json: options.json,
     };
