@@ -50,11 +50,24 @@ impl Wake for End {
     }
 }
 
-/// When the last border and the last part of a device ended, from the begin of the step.
+/// When the last border and the interior of a device ended, from the begin of the step.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ends {
     border: Option<Duration>,
-    all: Option<Duration>,
+    interior: Option<Duration>,
+}
+
+impl Ends {
+    fn all(&self) -> Option<Duration> {
+        self.border.max(self.interior)
+    }
+
+    /// Returns the duration of the strip without its borders, as far as it is known.
+    fn own(&self) -> Option<Duration> {
+        // A part behind a border begins when that ends.
+        let inner = self.interior?.checked_sub(self.border?);
+        inner.filter(|inner| !inner.is_zero()).or(self.all())
+    }
 }
 
 impl<'a> Run<'a> {
@@ -273,7 +286,7 @@ impl<'a> Run<'a> {
                     return Ok(());
                 }
             }
-            if self.balance.correct(&ends.iter().map(|ends| ends.all).collect::<Vec<_>>()) {
+            if self.balance.correct(&ends.iter().map(Ends::all).collect::<Vec<_>>()) {
                 let corrected = Plan::new(&self.kernels, &self.devices, self.balance.shares())?;
                 if corrected.cuts == self.plan.cuts {
                     self.balance.rest();
@@ -299,10 +312,7 @@ impl<'a> Run<'a> {
         // The duration of all items on one device, from that of its strip.
         let mut expected: Vec<(usize, f64)> = (0..all.len())
             .filter_map(|unit| {
-                let whole = ends[unit].all?;
-                // A part behind a border begins when that ends.
-                let inner = ends[unit].border.and_then(|border| whole.checked_sub(border));
-                let own = inner.filter(|inner| !inner.is_zero()).unwrap_or(whole);
+                let own = ends[unit].own().or(ends[unit].all())?;
                 Some((unit, own.as_secs_f64() * total / all[unit]))
             })
             .collect();
@@ -390,11 +400,7 @@ impl<'a> Run<'a> {
         let begun = Instant::now();
         let mut last: Vec<[Option<Submission>; 2]> = vec![[None, None]; self.devices.len()];
         self.submit_step(|part, submission| {
-            let [border, all] = &mut last[part.unit];
-            if part.is_border {
-                *border = Some(submission.clone());
-            }
-            *all = Some(submission);
+            last[part.unit][usize::from(!part.is_border)] = Some(submission);
         })?;
         let watched = last.into_iter().map(|of_device| {
             of_device.map(|submission| {
@@ -409,9 +415,9 @@ impl<'a> Run<'a> {
         let watched: Vec<_> = watched.collect();
         self.settle()?;
         let duration = |end: Option<Arc<End>>| Some(end?.0.get_or_init(Instant::now).duration_since(begun));
-        let ends =
-            watched.into_iter().map(|[border, all]| Ends { border: duration(border), all: duration(all) });
-        let ends = ends.collect();
+        let of_device =
+            |[border, interior]: [_; 2]| Ends { border: duration(border), interior: duration(interior) };
+        let ends = watched.into_iter().map(of_device).collect();
         self.end_step()?;
         Ok(ends)
     }
@@ -419,7 +425,7 @@ impl<'a> Run<'a> {
 
 /// Returns the seconds until the last device ended.
 fn slowest(ends: &[Ends]) -> f64 {
-    ends.iter().filter_map(|ends| ends.all).max().map_or(0.0, |longest| longest.as_secs_f64())
+    ends.iter().filter_map(Ends::all).max().map_or(0.0, |longest| longest.as_secs_f64())
 }
 
 fn submit(iterate: &Iterate<'_>, devices: &[DeviceId], part: &Part) -> Result<Submission, SubmitError> {
