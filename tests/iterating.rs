@@ -266,6 +266,25 @@ fn the_others_repeat_the_steps_since_the_checkpoint() {
     }
 }
 
+/// What a lost device had is computed again by the one that has failed to read it.
+#[test]
+fn a_lost_device_alone_is_left_out() {
+    let Some(scene) = Scene::new() else { return };
+    let opencl = scene.platform.device("opencl:0").unwrap();
+    let mut is_lost = false;
+    let iterate = scene.iterate().shares([1.0, 1.0]).checkpoint(4).every(10, |stepped| {
+        if stepped.steps == 10 && !is_lost {
+            is_lost = true;
+            scene.platform.device_lost(opencl);
+        }
+        Ok(ControlFlow::Continue(()))
+    });
+    let iterated = iterate.run(33).unwrap();
+    assert_eq!((iterated.steps, &iterated.failed[..]), (33, &[opencl][..]));
+    assert_eq!(bits(&iterated.buffer(&scene.a).read().unwrap()), expected(33));
+    assert_eq!(iterated.shares, [1.0, 0.0]);
+}
+
 #[test]
 fn with_no_device_left_the_failure_is_returned() {
     let Some(scene) = Scene::new() else { return };
