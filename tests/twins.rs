@@ -185,8 +185,8 @@ fn where_powers_are_given_all_begin() {
     assert!(first(machine.gpus[0]) < first(machine.gpus[1]), "{report:?}");
 }
 
-/// What one has shown is expected of all, so that all begin in the next run. On a busy machine the one may show
-/// so little that its twins do not pay, hence the loop.
+/// What one has shown is expected of all, so that all begin in the next run. On a busy machine the one may
+/// show so little that its twins do not pay, hence the loop.
 #[test]
 fn what_one_has_shown_is_expected_of_all() {
     let machine = Machine::new(&["one", "one", "one"], Duration::from_micros(20), None);

@@ -19,7 +19,8 @@ struct Copied {
 }
 
 impl Kept {
-    /// Copies what the kernels read after some steps. What no step writes is taken from an earlier checkpoint.
+    /// Copies what the kernels read after some steps. What no step writes is taken from an earlier
+    /// checkpoint.
     pub(super) fn new(
         platform: &Platform,
         kernels: &Kernels,

@@ -303,9 +303,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Makes some steps on one device alone, and then on others, if they are not expected to cost much. Leaves
-    /// the others out if the fastest takes no longer for a step than any two take for their borders. Returns
-    /// the ratios of that device alone, and the seconds of a step.
+    /// Makes some steps on one device alone, and then on others, if they are not expected to cost much.
+    /// Leaves the others out if the fastest takes no longer for a step than any two take for their borders.
+    /// Returns the ratios of that device alone, and the seconds of a step.
     fn try_alone(&mut self, ends: &[Ends]) -> Result<Option<(Vec<f64>, f64)>, IterateError> {
         let all = self.balance.shares().to_vec();
         let total: f64 = all.iter().sum();

@@ -16,11 +16,11 @@ use dml_core::{DeviceId, Platform};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-/// Makes the steps of `jacobi` or `stencil2d`. Returns their duration, and the digest of the grid, which equals
-/// [`Program::digest`](crate::steps::Program::digest) after as many steps; `None` for other programs.
+/// Makes the steps of `jacobi` or `stencil2d`. Returns their duration, and the digest of the grid, which
+/// equals [`Program::digest`](crate::steps::Program::digest) after as many steps; `None` for other programs.
 ///
-/// `strips` has the devices and their numbers of rows, at least 1, from the top. A device of OpenCL or CUDA can
-/// only be the first one. All others are threads of the host.
+/// `strips` has the devices and their numbers of rows, at least 1, from the top. A device of OpenCL or CUDA
+/// can only be the first one. All others are threads of the host.
 ///
 /// # Errors
 /// The framework's, or [`ByHandError::Device`] for a further device of a framework.
@@ -51,8 +51,8 @@ struct Shared<T> {
     size: Size,
 }
 
-/// A thread's part in the meetings. Those that it misses by an error are made up when it is dropped, so that no
-/// other thread waits for ever.
+/// A thread's part in the meetings. Those that it misses by an error are made up when it is dropped, so that
+/// no other thread waits for ever.
 struct Turn<'a, T> {
     shared: &'a Shared<T>,
     ends: u64,

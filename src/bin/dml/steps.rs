@@ -1,5 +1,5 @@
-//! `dml bench jacobi` and other programs of repeated steps: each device alone, then all together, in turns. Each
-//! result is checked, and those of different devices are compared bit by bit where kernels round alike.
+//! `dml bench jacobi` and other programs of repeated steps: each device alone, then all together, in turns.
+//! Each result is checked, and those of different devices are compared bit by bit where kernels round alike.
 
 use crate::chain::median;
 use crate::cli::{SizeSpec, StepsOptions};
