@@ -56,6 +56,26 @@ fn every_program_stands_beside_each_device_alone() {
     }
 }
 
+/// A page shows the parts of some steps, and what was copied between them.
+#[test]
+fn a_timeline_shows_borders_beside_interiors() {
+    let folder = folder("timeline");
+    let [page, trace] = ["steps.html", "steps.json"].map(|name| folder.join(name));
+    let [html, file] = [&page, &trace].map(|path| path.to_str().expect("UTF-8"));
+    let line = ["bench", "jacobi", "--size", "60", "--runs", "1", "--memory", "copy", "--shares", "cpu=1"];
+    let found = json("timeline", &[&line[..], &DEVICES, &["--html", html, "--trace", file]].concat());
+    assert_eq!((&found["html"], &found["trace"]), (&html.into(), &file.into()));
+    assert!(std::fs::read_to_string(&page).unwrap().contains("jacobi, 8 steps"));
+    let text = std::fs::read_to_string(&trace).unwrap();
+    let trace = dml::timeline::Trace::read(&text).unwrap();
+    // A border and an interior per device and step.
+    assert_eq!((trace.packages.len(), trace.items), (8 * 4, 8 * 60));
+    let copied: u64 = trace.transfers.iter().map(|transfer| transfer.bytes).sum();
+    // A row each way; the check of the result had brought the worker's first one already.
+    assert_eq!(copied, (8 * 2 - 1) * 60 * 8);
+    assert!(trace.packages.iter().all(|package| package.end_ns <= trace.total_ns));
+}
+
 /// Ratios that are given stay, and where memories copy, one row goes each way.
 #[test]
 fn strips_that_are_given_exchange_their_borders() {

@@ -31,11 +31,12 @@
 mod balance;
 mod kept;
 mod plan;
+mod recorded;
 mod run;
 mod strips;
 
 use crate::kernel::{Argument, FootprintError, Kernel, KernelError};
-use crate::report::RunError;
+use crate::report::{Report, RunError};
 use balance::Balance;
 use bytemuck::Pod;
 use dml_core::{AcquireError, Buffer, BufferName, DeviceId, Platform, RawBuffer, SubmitError};
@@ -97,6 +98,7 @@ pub struct Iterate<'a> {
     swaps: Swaps,
     callback: Option<(u64, Box<Callback<'a>>)>,
     checkpoints: Option<u64>,
+    is_recorded: bool,
     stop: Option<&'a AtomicBool>,
 }
 
@@ -214,6 +216,8 @@ pub struct Iterated {
     pub strips: Vec<Strip>,
     /// The devices that failed, if there were checkpoints.
     pub failed: Vec<DeviceId>,
+    /// The parts of all steps as packages, if they were [recorded](Iterate::record).
+    pub report: Option<Report>,
     /// The ratios of the last strips, by device: what a later run can begin with. 0 if a device was left out.
     pub shares: Vec<f64>,
     swaps: Swaps,
@@ -276,6 +280,7 @@ impl<'a> Iterate<'a> {
             swaps: Swaps::default(),
             callback: None,
             checkpoints: None,
+            is_recorded: false,
             stop: None,
         }
     }
@@ -320,6 +325,13 @@ impl<'a> Iterate<'a> {
     #[must_use]
     pub fn checkpoint(mut self, every: u64) -> Self {
         self.checkpoints = Some(every.max(1));
+        self
+    }
+
+    /// Records the parts of all steps as packages of [`Iterated::report`], for a timeline of a few steps.
+    #[must_use]
+    pub fn record(mut self) -> Self {
+        self.is_recorded = true;
         self
     }
 

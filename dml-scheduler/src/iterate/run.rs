@@ -3,15 +3,13 @@
 use super::balance::Balance;
 use super::kept::Kept;
 use super::plan::{Kernels, Part, Plan};
+use super::recorded::{End, Recorded};
 use super::{Iterate, IterateError, Iterated, Stepped};
 use crate::kernel::Argument;
 use dml_core::{DeviceId, Submission, Submit, SubmitError};
-use std::future::Future;
 use std::panic::Location;
-use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
-use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 /// Number of steps of a trial without a device.
@@ -35,19 +33,10 @@ pub(super) struct Run<'a> {
     /// The time of callbacks and checkpoints.
     aside: Duration,
     kept: Option<Kept>,
+    recorded: Option<Recorded>,
     /// Devices of which a kernel failed since the last recovery.
     suspects: Vec<DeviceId>,
     failed: Vec<DeviceId>,
-}
-
-/// The end of a submission.
-#[derive(Default)]
-struct End(OnceLock<Instant>);
-
-impl Wake for End {
-    fn wake(self: Arc<Self>) {
-        self.0.get_or_init(Instant::now);
-    }
 }
 
 /// When the last border and the interior of a device ended, from the begin of the step.
@@ -92,6 +81,7 @@ impl<'a> Run<'a> {
             is_stopped: false,
             aside: Duration::ZERO,
             kept: None,
+            recorded: None,
             suspects: Vec::new(),
             failed: Vec::new(),
         })
@@ -99,12 +89,16 @@ impl<'a> Run<'a> {
 
     pub(super) fn run(mut self) -> Result<Iterated, IterateError> {
         let begun = Instant::now();
+        self.recorded = self.iterate.is_recorded.then(|| Recorded::new(self.iterate.platform));
         if self.iterate.checkpoints.is_some() {
             self.keep()?;
         }
         while let Err(error) = self.all() {
             self.recover(error)?;
         }
+        let name = self.kernels.steps[0].first().map_or("", |kernel| kernel.name());
+        let report =
+            self.recorded.map(|recorded| recorded.report(self.iterate.platform, name, &self.devices));
         Ok(Iterated {
             steps: self.made,
             is_stopped: self.is_stopped,
@@ -112,6 +106,7 @@ impl<'a> Run<'a> {
             corrections: self.balance.corrections(),
             strips: self.plan.strips(&self.kernels.steps[0], &self.devices),
             failed: self.failed,
+            report,
             shares: self.balance.shares().to_vec(),
             swaps: self.iterate.swaps,
         })
@@ -149,7 +144,12 @@ impl<'a> Run<'a> {
         let parts = &self.plan.parts[usize::from(self.made.is_multiple_of(2))];
         for part in parts {
             match submit(&self.iterate, &self.devices, part) {
-                Ok(submission) => submitted(part, submission),
+                Ok(submission) => {
+                    if let Some(recorded) = &mut self.recorded {
+                        recorded.add(part, submission.clone());
+                    }
+                    submitted(part, submission);
+                }
                 Err(cause) => {
                     let unit = part.unit;
                     return Err(self.refused(unit, cause));
@@ -402,19 +402,10 @@ impl<'a> Run<'a> {
         self.submit_step(|part, submission| {
             last[part.unit][usize::from(!part.is_border)] = Some(submission);
         })?;
-        let watched = last.into_iter().map(|of_device| {
-            of_device.map(|submission| {
-                let (mut submission, end) = (submission?, Arc::new(End::default()));
-                let waker = Waker::from(end.clone());
-                if Pin::new(&mut submission).poll(&mut Context::from_waker(&waker)).is_ready() {
-                    waker.wake_by_ref();
-                }
-                Some(end)
-            })
-        });
-        let watched: Vec<_> = watched.collect();
+        let watched: Vec<[Option<Arc<End>>; 2]> =
+            last.into_iter().map(|of_device| of_device.map(|submission| submission.map(End::of))).collect();
         self.settle()?;
-        let duration = |end: Option<Arc<End>>| Some(end?.0.get_or_init(Instant::now).duration_since(begun));
+        let duration = |end: Option<Arc<End>>| end.map(|end| end.at().saturating_duration_since(begun));
         let of_device =
             |[border, interior]: [_; 2]| Ends { border: duration(border), interior: duration(interior) };
         let ends = watched.into_iter().map(of_device).collect();

@@ -441,6 +441,14 @@ pub(crate) struct StepsOptions {
     #[arg(long)]
     pub(crate) by_hand: bool,
 
+    /// Writes some steps on all devices as a trace for ui.perfetto.dev and dml report.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+
+    /// Writes some steps on all devices as a page with a timeline.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+
     /// PNG picture to write, for gray-scott.
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,

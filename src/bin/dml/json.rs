@@ -493,6 +493,8 @@ pub(crate) struct StepsBench {
     pub(crate) alone: Vec<StepsAlone>,
     pub(crate) together: Option<StepsTogether>,
     pub(crate) picture: Option<String>,
+    pub(crate) trace: Option<String>,
+    pub(crate) html: Option<String>,
 }
 
 /// A program of steps on one device. The time is the median.

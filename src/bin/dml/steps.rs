@@ -2,13 +2,14 @@
 //! Each result is checked, and those of different devices are compared bit by bit where kernels round alike.
 
 use crate::chain::median;
-use crate::cli::{SizeSpec, StepsOptions};
+use crate::cli::{BenchFiles, SizeSpec, StepsOptions};
 use crate::failure::{self, Failure};
 use crate::machine::{Machine, pinned_bytes};
 use crate::output::Unwritten;
 use crate::progress::Progress;
-use crate::{json, table};
+use crate::{json, table, timeline};
 use dml::scheduler::Iterated;
+use dml::timeline::Trace;
 use dml::{DeviceId, Platform};
 use dml_workloads::prepare::PrepareError;
 use dml_workloads::steps::{Program, Size, Steps};
@@ -22,6 +23,14 @@ pub(crate) fn run(steps: Steps, options: &StepsOptions) -> Result<(), Failure> {
     if options.output.is_some() && steps != Steps::GrayScott {
         return Err(Failure::Usage(format!("{steps} does not make a picture: omit --output")));
     }
+    let files = BenchFiles {
+        input: None,
+        output: options.output.clone(),
+        trace: options.trace.clone(),
+        html: options.html.clone(),
+        decisions: None,
+    };
+    timeline::check(&files, &[])?;
     let machine = Machine::of(&options.machine)?;
     let mut measured = Measured::new(&machine, steps, options)?;
     let mut result = measured.measure(options.runs)?;
@@ -32,6 +41,7 @@ pub(crate) fn run(steps: Steps, options: &StepsOptions) -> Result<(), Failure> {
         let written = picture.write(path).map_err(Failure::work);
         result.picture = unwritten.name(path, written);
     }
+    [result.trace, result.html] = timeline::write(&files, &mut unwritten, || measured.traced());
     if options.json {
         json::print(&result)?;
     } else {
@@ -48,8 +58,9 @@ pub(crate) struct Measured<'a> {
     shares: Option<Vec<f64>>,
     by_hand: bool,
     steps: u64,
-    /// The steps of the last run.
+    /// The steps of the last run, and the ratios of its strips.
     made: u64,
+    found: Vec<f64>,
     digest: Option<u64>,
 }
 
@@ -68,7 +79,17 @@ impl<'a> Measured<'a> {
         };
         let shares = (!options.shares.is_empty()).then(|| devices.iter().map(share).collect());
         let by_hand = options.by_hand;
-        Ok(Self { platform, devices, program, shares, by_hand, steps: size.steps, made: 0, digest: None })
+        Ok(Self {
+            platform,
+            devices,
+            program,
+            shares,
+            by_hand,
+            steps: size.steps,
+            made: 0,
+            found: Vec::new(),
+            digest: None,
+        })
     }
 
     fn measure(&mut self, runs: u32) -> Result<json::StepsBench, Failure> {
@@ -134,6 +155,8 @@ impl<'a> Measured<'a> {
             alone: of_alone.collect(),
             together,
             picture: None,
+            trace: None,
+            html: None,
         })
     }
 
@@ -166,6 +189,7 @@ impl<'a> Measured<'a> {
         let bytes = bytes as f64 / (self.steps - half).max(1) as f64;
         let step_s = iterated.duration.as_secs_f64() / self.steps as f64;
         self.made = WARM_UP + self.steps;
+        self.found.clone_from(&iterated.shares);
         self.program.verify(self.made).map_err(|wrong| Failure::Work(format!("wrong result: {wrong}")))?;
         if self.program.steps().is_exact() {
             let digest = self.program.digest(self.made).map_err(Failure::work)?;
@@ -178,6 +202,20 @@ impl<'a> Measured<'a> {
             }
         }
         Ok((step_s, iterated, bytes))
+    }
+
+    /// Makes some more steps with the strips of the last run, and returns what the devices did.
+    fn traced(&self) -> Result<Trace, Failure> {
+        /// The number of steps.
+        const TRACED: u64 = 8;
+
+        let recording = Trace::record(self.platform);
+        let used = self.devices.iter().take(self.found.len()).copied();
+        let iterate = self.program.iterate(self.platform).devices(used).shares(self.found.iter().copied());
+        let iterated = iterate.record().run(TRACED).map_err(Failure::work)?;
+        let report = iterated.report.ok_or_else(|| Failure::Work("no steps were recorded".to_owned()))?;
+        let label = format!("{}, {TRACED} steps", self.program.steps());
+        Ok(recording.finish(&report).map_err(Failure::work)?.labelled(label))
     }
 
     /// Makes the steps by hand with the strips of a run, if there is such a program. Returns the seconds of a
@@ -263,6 +301,8 @@ fn text(result: &json::StepsBench, note: Option<&str>) -> String {
         lines.push(format!("moved       {bytes_per_step:.0} bytes per step"));
     }
     lines.extend(result.picture.iter().map(|path| format!("picture     {path}")));
+    lines.extend(result.trace.iter().map(|path| format!("trace       {path}")));
+    lines.extend(result.html.iter().map(|path| format!("timeline    {path}")));
     lines
         .push("verified    every element of the last step, and that all devices compute the same".to_owned());
     lines.push(String::new());

@@ -61,6 +61,8 @@ pub(super) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
         shares: Vec::new(),
         runs: options.runs.unwrap_or(RUNS),
         by_hand: false,
+        trace: None,
+        html: None,
         output: None,
         json: options.json,
     };
