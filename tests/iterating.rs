@@ -164,6 +164,54 @@ fn only_borders_move() {
     assert_eq!(scene.moved(), 0);
 }
 
+/// Strips of columns: a border is an element of each row.
+#[test]
+fn a_grid_is_cut_along_its_other_axis() {
+    let Some(scene) = Scene::new() else { return };
+    let host = launch::host_by_team(&scene.platform, |call| {
+        let (items, columns) = (call.items(), COLUMNS);
+        let [from, to] = call.parts([0, 1])?;
+        let (from, mut to) = (from.elements::<f64>()?, to.elements_mut::<f64>()?);
+        let at = |i: u64| from.get(i).copied().ok_or("it has no such element");
+        for i in (0..ROWS).flat_map(|y| items.clone().map(move |x| y * columns + x)) {
+            let (x, y) = (i % columns, i / columns);
+            let is_edge = x == 0 || y == 0 || x == columns - 1 || y == ROWS - 1;
+            let new = if is_edge {
+                at(i)?
+            } else {
+                (at(i - columns)? + at(i - 1)? + at(i)? + at(i + 1)? + at(i + columns)?) / 5.0
+            };
+            *to.get_mut(i).ok_or("it has no such element")? = new;
+        }
+        Ok(())
+    });
+    let source = SOURCE.replace("y >= end || x >= columns", "x >= end || y >= rows");
+    // SAFETY: it writes the elements of its columns, and reads these and their neighbours.
+    let opencl = unsafe { launch::opencl(&scene.platform, &source, "jacobi", "") }.unwrap();
+    let column = |margin| Footprint::layers(8, ROW_BYTES, margin);
+    let kernel = Kernel::new("columns", 1)
+        .rows(ROWS, 8)
+        .along(0)
+        .unwrap()
+        .argument(Argument::part(&scene.a, Access::ReadOnly, column(1)))
+        .argument(Argument::part(&scene.b, Access::WriteInvalidate, column(0)))
+        .scalar(ROWS)
+        .scalar(COLUMNS)
+        .end()
+        .launchers(host.unwrap())
+        .unwrap()
+        .launchers(opencl)
+        .unwrap();
+    let iterate =
+        || Iterate::new(&scene.platform).step(&kernel, COLUMNS).swap(&scene.a, &scene.b).shares([1.0, 2.0]);
+    let iterated = iterate().run(20).unwrap();
+    assert_eq!(bits(&iterated.buffer(&scene.a).read().unwrap()), expected(20));
+    iterate().run(2).unwrap();
+    scene.platform.counters().reset();
+    iterate().run(10).unwrap();
+    assert_eq!(scene.moved(), 10 * 2 * ROWS * 8);
+}
+
 #[test]
 fn a_callback_sees_complete_steps_and_stops_them() {
     let Some(scene) = Scene::new() else { return };
