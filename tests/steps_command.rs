@@ -84,6 +84,8 @@ fn strips_that_are_given_exchange_their_borders() {
     let together = &found["together"];
     assert_eq!((&together["corrections"], &together["strips"][0]["items"]), (&0.into(), &48.into()));
     assert_eq!(together["bytes_per_step"], Value::from(2.0 * 60.0 * 8.0));
+    let corrected = json("shares", &[&line[..], &DEVICES, &["--shares", "cpu=59", "--correct"]].concat());
+    assert!(corrected["together"]["corrections"].as_u64().is_some_and(|count| count > 0), "{corrected}");
     let told = refused("shares", &["bench", "jacobi", "--devices", "cpu", "--shares", "gpu=1"]);
     assert!(told.contains("device gpu is not used"), "{told}");
 }

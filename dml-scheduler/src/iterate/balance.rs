@@ -23,16 +23,15 @@ pub(super) struct Balance {
 }
 
 impl Balance {
-    /// Begins with equal strips.
-    pub(super) fn new(devices: usize) -> Self {
-        let damping = vec![(1.0, None); devices];
-        Self { shares: vec![1.0; devices], damping, corrections: 0, is_balanced: devices < 2 }
+    /// Begins with these ratios.
+    pub(super) fn new(shares: Vec<f64>) -> Self {
+        let is_balanced = shares.len() < 2;
+        Self { damping: vec![(1.0, None); shares.len()], shares, corrections: 0, is_balanced }
     }
 
     /// Begins and ends with these ratios.
     pub(super) fn fixed(shares: Vec<f64>) -> Self {
-        let damping = vec![(1.0, None); shares.len()];
-        Self { shares, damping, corrections: 0, is_balanced: true }
+        Self { is_balanced: true, ..Self::new(shares) }
     }
 
     pub(super) fn shares(&self) -> &[f64] {
@@ -97,8 +96,7 @@ mod tests {
     /// Corrects strips of devices with a rate in items per second, and a fixed time for each step. Returns
     /// the shortest duration over the longest after each correction.
     fn corrected(items: u64, rates: &[f64], fixed: f64, shares: &[f64]) -> Vec<f64> {
-        let mut balance = Balance::new(rates.len());
-        balance.shares = shares.to_vec();
+        let mut balance = Balance::new(shares.to_vec());
         let mut seen = Vec::new();
         while balance.measures() {
             let strips = cut(items, 1, balance.shares());
@@ -140,10 +138,10 @@ mod tests {
 
     #[test]
     fn equal_durations_change_nothing_and_one_device_needs_none() {
-        let mut balance = Balance::new(2);
+        let mut balance = Balance::new(vec![1.0; 2]);
         assert!(balance.measures());
         assert!(!balance.correct(&[Some(Duration::from_millis(10)), Some(Duration::from_millis(10))]));
         assert!(!balance.measures());
-        assert!(!Balance::new(1).measures() && !Balance::fixed(vec![1.0, 3.0]).measures());
+        assert!(!Balance::new(vec![1.0]).measures() && !Balance::fixed(vec![1.0, 3.0]).measures());
     }
 }

@@ -91,7 +91,8 @@ use thiserror::Error;
 pub struct Iterate<'a> {
     platform: &'a Platform,
     devices: Option<Vec<DeviceId>>,
-    shares: Option<Vec<f64>>,
+    /// Ratios of the strips, and whether they are corrected.
+    shares: Option<(Vec<f64>, bool)>,
     steps: Vec<(Kernel, u64)>,
     /// Kernels that are launched after every so many steps.
     checks: Vec<(u64, Kernel, u64)>,
@@ -296,7 +297,15 @@ impl<'a> Iterate<'a> {
     /// earlier run are [`Iterated::shares`].
     #[must_use]
     pub fn shares(mut self, shares: impl IntoIterator<Item = f64>) -> Self {
-        self.shares = Some(shares.into_iter().collect());
+        self.shares = Some((shares.into_iter().collect(), false));
+        self
+    }
+
+    /// Begins with strips in these ratios, one for each device, and corrects them. As
+    /// [`shares`](Self::shares) otherwise, of which the last call counts.
+    #[must_use]
+    pub fn first_shares(mut self, shares: impl IntoIterator<Item = f64>) -> Self {
+        self.shares = Some((shares.into_iter().collect(), true));
         self
     }
 
@@ -386,14 +395,16 @@ impl<'a> Iterate<'a> {
     }
 
     fn balance(&self, devices: usize) -> Result<Balance, IterateError> {
-        let Some(shares) = self.shares.clone() else { return Ok(Balance::new(devices)) };
+        let Some((shares, are_corrected)) = self.shares.clone() else {
+            return Ok(Balance::new(vec![1.0; devices]));
+        };
         if shares.len() != devices
             || !shares.iter().all(|share| share.is_finite() && *share >= 0.0)
             || shares.iter().sum::<f64>() <= 0.0
         {
             return Err(IterateError::Shares { shares, devices });
         }
-        Ok(Balance::fixed(shares))
+        Ok(if are_corrected { Balance::new(shares) } else { Balance::fixed(shares) })
     }
 
     /// Returns the devices: those that were named, or all with a launcher of each kernel.

@@ -431,6 +431,10 @@ pub(crate) struct StepsOptions {
     #[arg(long, value_name = "DEVICE=R", value_parser = PerDevice::<f64>::from_str)]
     pub(crate) shares: Vec<PerDevice<f64>>,
 
+    /// Corrects the strips that begin with the ratios of --shares.
+    #[arg(long, requires = "shares")]
+    pub(crate) correct: bool,
+
     /// Number of measured rounds, after one warm-up round.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: u32,

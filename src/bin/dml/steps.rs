@@ -56,6 +56,7 @@ pub(crate) struct Measured<'a> {
     pub(crate) devices: Vec<DeviceId>,
     pub(crate) program: Program,
     shares: Option<Vec<f64>>,
+    correct: bool,
     by_hand: bool,
     steps: u64,
     /// The steps of the last run, and the ratios of its strips.
@@ -78,12 +79,13 @@ impl<'a> Measured<'a> {
             options.shares.iter().find(|share| share.device == **name).map_or(1.0, |share| share.value)
         };
         let shares = (!options.shares.is_empty()).then(|| devices.iter().map(share).collect());
-        let by_hand = options.by_hand;
+        let (correct, by_hand) = (options.correct, options.by_hand);
         Ok(Self {
             platform,
             devices,
             program,
             shares,
+            correct,
             by_hand,
             steps: size.steps,
             made: 0,
@@ -171,6 +173,7 @@ impl<'a> Measured<'a> {
         let iterate = || {
             let iterate = self.program.iterate(self.platform).devices(devices.iter().copied());
             match shares {
+                Some(shares) if self.correct => iterate.first_shares(shares.iter().copied()),
                 Some(shares) => iterate.shares(shares.iter().copied()),
                 None => iterate,
             }

@@ -60,6 +60,7 @@ pub(super) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
         steps: None,
         shares: Vec::new(),
         runs: options.runs.unwrap_or(RUNS),
+        correct: false,
         by_hand: false,
         trace: None,
         html: None,
