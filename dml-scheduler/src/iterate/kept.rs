@@ -1,6 +1,7 @@
 //! Checkpoints: copies in main memory of what the next step reads.
 
 use super::plan::Kernels;
+use crate::kernel::Kernel;
 use dml_core::{AcquireError, BufferId, DeviceId, Platform, RawBuffer};
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,34 +20,40 @@ struct Copied {
 }
 
 impl Kept {
-    /// Copies what the kernels read after some steps. What no step writes is taken from an earlier
-    /// checkpoint.
+    /// Copies what the kernels read after some steps, unless a step writes it before a kernel that is not
+    /// launched in every step. What no kernel writes is taken from an earlier checkpoint.
     pub(super) fn new(
         platform: &Platform,
         kernels: &Kernels,
         steps: u64,
         earlier: Option<&Self>,
     ) -> Result<Self, AcquireError> {
-        let written: Vec<BufferId> = kernels
-            .steps
-            .iter()
-            .flatten()
-            .flat_map(|kernel| kernel.arguments())
-            .filter(|argument| argument.access().writes())
-            .map(|argument| argument.buffer().id())
-            .collect();
+        let place = (steps % 2) as usize;
+        let written_by = |kernel: &Kernel| {
+            let written = kernel.arguments().iter().filter(|argument| argument.access().writes());
+            written.map(|argument| argument.buffer().id()).collect::<Vec<_>>()
+        };
+        let by_steps: Vec<BufferId> = kernels.steps.iter().flatten().flat_map(written_by).collect();
+        let by_checks: Vec<BufferId> =
+            kernels.checks.iter().flat_map(|(_, kernels)| kernels).flat_map(written_by).collect();
+        let of_steps = kernels.steps[place].iter().map(|kernel| (kernel, &[][..]));
+        let of_checks = kernels.checks.iter().map(|(_, kernels)| (&kernels[place], &by_steps[..]));
         let earlier = earlier.map_or(&[][..], |kept| &kept.parts);
         let mut parts: Vec<Copied> = Vec::new();
-        for kernel in &kernels.steps[(steps % 2) as usize] {
+        for (kernel, without) in of_steps.chain(of_checks) {
             // Footprints were checked when the step was planned.
             for (argument, ranges) in kernel.ranges(0..kernel.total()).unwrap_or_default() {
                 let buffer = argument.buffer();
-                for bytes in ranges.into_iter().filter(|_| argument.access().reads()) {
+                let access = argument.access();
+                let is_written_first = !access.writes() && without.contains(&buffer.id());
+                let is_state = access.reads() && !argument.is_reduced() && !is_written_first;
+                for bytes in ranges.into_iter().filter(|_| is_state) {
                     let is_it = |part: &&Copied| part.buffer == *buffer && part.bytes == bytes;
                     if parts.iter().any(|part| is_it(&part)) {
                         continue;
                     }
-                    let kept = earlier.iter().find(is_it).filter(|_| !written.contains(&buffer.id()));
+                    let is_written = by_steps.contains(&buffer.id()) || by_checks.contains(&buffer.id());
+                    let kept = earlier.iter().find(is_it).filter(|_| !is_written);
                     let contents = kept
                         .map_or_else(|| contents(platform, buffer, &bytes), |kept| Ok(kept.contents.clone()));
                     let part = Copied { buffer: buffer.clone(), contents: contents?, bytes };

@@ -139,13 +139,13 @@ pub enum IterateError {
         /// The number of devices.
         devices: usize,
     },
-    /// A kernel has a variant, and no launcher, for a device. A variant cannot be submitted.
-    #[error("kernel {kernel} has no launcher for device {device}, which a step needs")]
+    /// A kernel has no launcher for a device. A [`Variant`](crate::Variant) cannot be submitted.
+    #[error("kernel {kernel} has no launcher for device {device}, which steps need")]
     NoLauncher {
         /// The kernel's name.
         kernel: String,
-        /// The device.
-        device: DeviceId,
+        /// The device's name.
+        device: String,
     },
     /// An argument is a reduction, which [`step_every`](Iterate::step_every) allows and a step cannot have.
     #[error("kernel {kernel}: argument {index} is a reduction, which a step cannot have: see step_every")]
@@ -213,7 +213,8 @@ pub struct Iterated {
     pub duration: Duration,
     /// The number of times that strips were corrected.
     pub corrections: u32,
-    /// The strips of the last step, by kernel and device. That of a device which was left out is empty.
+    /// The strips of the last step, by kernel and device, of the kernels of each step. That of a device which
+    /// was left out is empty.
     pub strips: Vec<Strip>,
     /// The devices that failed, if there were checkpoints.
     pub failed: Vec<DeviceId>,
@@ -266,10 +267,12 @@ impl Swaps {
 }
 
 impl<'a> Iterate<'a> {
-    /// Starts with no kernels, on all devices that have a launcher of each kernel. Strips are equal at first.
-    /// From the second step on, at most eight corrections follow, until the durations of the devices in one
-    /// step differ by 5 percent (standard deviation over mean). Then some steps are made without the slower
-    /// devices, which are left out if that is faster.
+    /// Starts with no kernels, on all devices that have a launcher of each kernel. Strips are equal at
+    /// first. From the second step on, at most eight corrections follow, until the durations of the devices
+    /// in one step differ by 5 percent (standard deviation over mean). Then 16 steps at a time are made
+    /// without one of the devices, which is left out if the others alone are not slower. A trial takes place
+    /// if it is expected to lose at most 2 percent of the remaining time, so hardly in runs of a few hundred
+    /// short steps.
     #[must_use]
     pub fn new(platform: &'a Platform) -> Self {
         Self {
@@ -319,18 +322,38 @@ impl<'a> Iterate<'a> {
         self
     }
 
-    /// Adds a kernel that is launched after every `every` steps (at least 1), when the buffers have changed
-    /// places and before the callback. It may have [reductions](Argument::reduction), such as that of a
-    /// residual, whose results the callback can read.
+    /// Adds a kernel that is launched after every `every` steps (0 counts as 1), when the buffers have
+    /// changed places and before the callback. It may have [reductions](Argument::reduction), whose results
+    /// the callback can read, such as the residual of a grid `a` with that before it in `b`:
+    ///
+    /// ```
+    /// # use dml_core::{Access, Buffer, Platform};
+    /// # use dml_scheduler::{Argument, Footprint, Iterate, Kernel};
+    /// # use std::ops::ControlFlow;
+    /// # fn example<'a>(iterate: Iterate<'a>, platform: &Platform, a: &Buffer<f64>, b: &Buffer<f64>, rows: u64)
+    /// #     -> Result<Iterate<'a>, Box<dyn std::error::Error>> {
+    /// let most = platform.buffer::<f64>(1).zeroed().build()?;
+    /// let row = || Footprint::one_to_one(300 * 8);
+    /// let change = Kernel::new("change", 1)
+    ///     .argument(Argument::part(a, Access::ReadOnly, row()))
+    ///     .argument(Argument::part(b, Access::ReadOnly, row()))
+    ///     .argument(Argument::reduction(&most, 0.0, f64::max)); // and its launchers
+    /// let iterate = iterate.step_every(50, &change, rows).every(50, move |_| {
+    ///     Ok(if most.read()?[0] < 1e-6 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    /// });
+    /// # Ok(iterate)
+    /// # }
+    /// ```
     #[must_use]
     pub fn step_every(mut self, every: u64, kernel: &Kernel, items: u64) -> Self {
         self.checks.push((every.max(1), kernel.clone(), items));
         self
     }
 
-    /// Keeps a copy in main memory of what the steps read, before the first one and after every `every` steps
-    /// (at least 1). If a kernel or a device fails, the steps since then are made again by the other devices,
-    /// with their callbacks. Without this call, a failure ends the run.
+    /// Keeps a copy in main memory of what the kernels read and change, before the first step and after every
+    /// `every` steps (0 counts as 1). If a kernel or a device fails, the steps since then are made again by
+    /// the other devices, with their callbacks, also by devices that were left out. A device that failed once
+    /// takes no further part. Without this call, a failure ends the run.
     #[must_use]
     pub fn checkpoint(mut self, every: u64) -> Self {
         self.checkpoints = Some(every.max(1));
@@ -344,14 +367,16 @@ impl<'a> Iterate<'a> {
         self
     }
 
-    /// Stops once the flag is set, for example by a handler of Ctrl-C. The steps in flight are completed.
+    /// Stops once the flag is set, for example by a handler of Ctrl-C. The steps in flight are completed. No
+    /// step is made if it is set before the first one.
     #[must_use]
     pub fn stop(mut self, flag: &'a AtomicBool) -> Self {
         self.stop = Some(flag);
         self
     }
 
-    /// Has two buffers change places in all kernels after each step. A program with several grids calls this
+    /// Has two buffers change places in all kernels after each step. A scheme with three grids, such as
+    /// leapfrog, has two if it overwrites the oldest one in place ([`Access::ReadWrite`](dml_core::Access)). A program with several grids calls this
     /// once for each.
     #[must_use]
     pub fn swap<T: Pod + Send + Sync>(mut self, a: &Buffer<T>, b: &Buffer<T>) -> Self {
@@ -360,8 +385,9 @@ impl<'a> Iterate<'a> {
         self
     }
 
-    /// Calls a function after every `steps` steps (at least 1), when no kernel is in flight. It may read and
-    /// write the buffers, and stops the steps by [`ControlFlow::Break`]. A second call replaces the first.
+    /// Calls a function after every `steps` steps (0 counts as 1), when no kernel is in flight. It may read
+    /// the buffers, and change them by [`Buffer::read_write`], whose view it releases. It stops the steps by
+    /// [`ControlFlow::Break`]. A second call replaces the first.
     ///
     /// ```
     /// # use dml_core::Buffer;
@@ -437,7 +463,11 @@ impl<'a> Iterate<'a> {
     }
 
     /// Returns the kernels for these devices.
-    fn kernels(&self, units: usize, origin: &'static Location<'static>) -> Result<Kernels, IterateError> {
+    fn kernels(
+        &self,
+        devices: &[DeviceId],
+        origin: &'static Location<'static>,
+    ) -> Result<Kernels, IterateError> {
         if let Some(buffer) = self.swaps.ambiguous() {
             return Err(IterateError::Swap { buffer: buffer.name() });
         }
@@ -447,12 +477,12 @@ impl<'a> Iterate<'a> {
                 let (kernel, index) = (kernel.name().to_owned(), kernel.position(index));
                 return Err(IterateError::Reduction { kernel, index });
             }
-            let [odd, even] = self.both(kernel, *items, units, origin)?;
+            let [odd, even] = self.both(kernel, *items, devices, origin)?;
             kernels.steps[0].push(odd);
             kernels.steps[1].push(even);
         }
         for (every, kernel, items) in &self.checks {
-            kernels.checks.push((*every, self.both(kernel, *items, units, origin)?));
+            kernels.checks.push((*every, self.both(kernel, *items, devices, origin)?));
         }
         Ok(kernels)
     }
@@ -462,19 +492,23 @@ impl<'a> Iterate<'a> {
         &self,
         kernel: &Kernel,
         items: u64,
-        units: usize,
+        devices: &[DeviceId],
         origin: &'static Location<'static>,
     ) -> Result<[Kernel; 2], IterateError> {
-        self.check(kernel, items)?;
-        let odd = kernel.for_run(units, items, origin)?;
+        self.check(kernel, items, devices)?;
+        let odd = kernel.for_run(devices.len(), items, origin)?;
         let mut even = odd.clone();
         self.exchange(&mut even)?;
         // The buffers that change places may differ in size.
-        self.check(&even, items)?;
+        self.check(&even, items, devices)?;
         Ok([odd, even])
     }
 
-    fn check(&self, kernel: &Kernel, items: u64) -> Result<(), IterateError> {
+    fn check(&self, kernel: &Kernel, items: u64, devices: &[DeviceId]) -> Result<(), IterateError> {
+        if let Some(device) = devices.iter().find(|device| kernel.launcher_for(**device).is_none()) {
+            let device = self.platform.device_desc(*device).name.to_string();
+            return Err(IterateError::NoLauncher { kernel: kernel.name().to_owned(), device });
+        }
         kernel.check_platform(self.platform)?;
         kernel.check_launchers(self.platform)?;
         kernel.check_items(items)?;

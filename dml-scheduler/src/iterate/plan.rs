@@ -97,9 +97,7 @@ fn add_parts(
     let name: Arc<str> = kernel.name().into();
     let mut interiors = Vec::new();
     for (unit, strip) in cut.iter().enumerate().filter(|(_, strip)| !strip.is_empty()) {
-        let Some(launcher) = kernel.launcher_for(devices[unit]).cloned() else {
-            return Err(IterateError::NoLauncher { kernel: kernel.name().to_owned(), device: devices[unit] });
-        };
+        let launcher = kernel.launcher_for(devices[unit]).expect("it was checked").clone();
         let part = |items: Range<u64>, is_border| {
             let (shape, total) = (kernel.shape(), kernel.total());
             let arguments = kernel.arguments_of(items.clone(), unit)?;

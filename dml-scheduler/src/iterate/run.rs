@@ -67,7 +67,7 @@ impl<'a> Run<'a> {
     ) -> Result<Self, IterateError> {
         let devices = iterate.chosen()?;
         let balance = iterate.balance(devices.len())?;
-        let kernels = iterate.kernels(devices.len(), origin)?;
+        let kernels = iterate.kernels(&devices, origin)?;
         let plan = Plan::new(&kernels, &devices, balance.shares())?;
         Ok(Self {
             iterate,
@@ -93,6 +93,7 @@ impl<'a> Run<'a> {
         if self.iterate.checkpoints.is_some() {
             self.keep()?;
         }
+        self.stop_by_flag();
         while let Err(error) = self.all() {
             self.recover(error)?;
         }
@@ -177,16 +178,15 @@ impl<'a> Run<'a> {
                 self.check(index)?;
             }
         }
-        if let Some((every, mut callback)) = self.iterate.callback.take() {
-            if self.made.is_multiple_of(every) {
-                self.settle()?;
+        if self.iterate.callback.as_ref().is_some_and(|(every, _)| self.made.is_multiple_of(*every)) {
+            self.settle()?;
+            if let Some((_, callback)) = &mut self.iterate.callback {
                 let begun = Instant::now();
                 let flow = callback(&Stepped { steps: self.made, swaps: &self.iterate.swaps });
                 self.aside += begun.elapsed();
                 let flow = flow.map_err(|cause| IterateError::Callback { step: self.made, cause })?;
                 self.is_stopped = flow.is_break();
             }
-            self.iterate.callback = Some((every, callback));
         }
         if self.iterate.checkpoints.is_some_and(|every| self.made.is_multiple_of(every))
             && self.remaining() > 0
@@ -194,8 +194,12 @@ impl<'a> Run<'a> {
             self.settle()?;
             self.keep()?;
         }
-        self.is_stopped |= self.iterate.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
+        self.stop_by_flag();
         Ok(())
+    }
+
+    fn stop_by_flag(&mut self) {
+        self.is_stopped |= self.iterate.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
     }
 
     /// Launches a kernel that is not launched in every step, with the buffers of the next step.
@@ -252,9 +256,17 @@ impl<'a> Run<'a> {
         let lost: Vec<DeviceId> = self.devices.iter().copied().filter(is_lost).collect();
         let suspects = std::mem::take(&mut self.suspects);
         let failed = if lost.is_empty() { suspects } else { lost };
+        if !self.devices.iter().any(|device| failed.contains(device)) {
+            return Err(error);
+        }
         let of = |(device, share): (&DeviceId, &f64)| if failed.contains(device) { 0.0 } else { *share };
-        let shares: Vec<f64> = self.devices.iter().zip(self.balance.shares()).map(of).collect();
-        if shares == self.balance.shares() || shares.iter().all(|share| *share == 0.0) {
+        let mut shares: Vec<f64> = self.devices.iter().zip(self.balance.shares()).map(of).collect();
+        if shares.iter().all(|share| *share == 0.0) {
+            // Those that were left out take over.
+            let is_well = |device| !failed.contains(device) && !self.failed.contains(device);
+            shares = self.devices.iter().map(|device| if is_well(device) { 1.0 } else { 0.0 }).collect();
+        }
+        if shares.iter().all(|share| *share == 0.0) {
             return Err(error);
         }
         let is_new = |device: &&DeviceId| failed.contains(device) && !self.failed.contains(device);
@@ -264,7 +276,7 @@ impl<'a> Run<'a> {
         restored.map_err(|cause| IterateError::Checkpoint { step: self.made, cause: Box::new(cause) })?;
         self.is_stopped = false;
         // The partials of reductions may be corrupt.
-        self.kernels = self.iterate.kernels(self.devices.len(), self.origin)?;
+        self.kernels = self.iterate.kernels(&self.devices, self.origin)?;
         self.use_shares(shares)
     }
 

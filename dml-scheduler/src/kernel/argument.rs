@@ -100,6 +100,9 @@ impl Argument {
     /// `combine` must be associative and commutative, because the packages of a unit and their order vary
     /// from run to run. `combine(identity, x)` must be `x`, because the number of partials varies too.
     ///
+    /// The work-items of a package share the partial, so a kernel with several of them adds by atomics or
+    /// within a group first.
+    ///
     /// On devices, a kernel receives its partial as an argument of a [`Launcher`](dml_core::Launcher). A
     /// variant on the host reaches it through the [`views`](dml_core::Grants::views) of its grants.
     #[must_use]

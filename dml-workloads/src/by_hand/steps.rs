@@ -120,7 +120,7 @@ fn run_of<T: FivePoints + Element>(
     }
     if let Some((device, _)) = parts.iter().skip(1).find(|(device, _)| language(platform, *device).is_some())
     {
-        return Err(unusable(platform, *device, "it is not the first one"));
+        return Err(unusable(platform, *device, "by hand it must be the first device that is named"));
     }
     let (mut duration, mut grid) = (Duration::ZERO, Vec::new());
     std::thread::scope(|scope| {

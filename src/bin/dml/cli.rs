@@ -427,7 +427,7 @@ pub(crate) struct StepsOptions {
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) steps: Option<u64>,
 
-    /// Ratio of a device's strip. If one is given, all are, and strips are not corrected. May be repeated.
+    /// Ratio of a device's strip; 1 for devices without one. Strips are then not corrected. May be repeated.
     #[arg(long, value_name = "DEVICE=R", value_parser = PerDevice::<f64>::from_str)]
     pub(crate) shares: Vec<PerDevice<f64>>,
 
@@ -520,18 +520,18 @@ pub(crate) struct ReproduceOptions {
     #[command(flatten)]
     pub(crate) workers: WorkerOptions,
 
-    /// Load-balancing policy, as for bench. Default: calibrated. Not for table1 and single.
+    /// Load-balancing policy, as for bench. Default: calibrated. Not for table1, single and jacobi.
     #[arg(long, value_parser = PolicySpec::from_str)]
     pub(crate) policy: Option<PolicySpec>,
 
-    /// Where memories have their storage. Default: auto. Only for coexec and single.
+    /// Where memories have their storage. Default: auto. Only for coexec, single and jacobi.
     #[arg(long, value_enum)]
     pub(crate) memory: Option<Memory>,
 
     #[command(flatten)]
     pub(crate) pinned: PinnedOptions,
 
-    /// Existing folder for the table as TABLE.md, and for coexec.svg. Only for memory and coexec.
+    /// Existing folder for the table as TABLE.md, and for coexec.svg. Only for memory, coexec and jacobi.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) output: Option<PathBuf>,
 

@@ -265,8 +265,8 @@ fn size(steps: Steps, options: &StepsOptions) -> Size {
 pub(crate) fn shape(rows: u64, columns: u64, planes: u64) -> String {
     match (planes, rows) {
         (1, 1) => format!("{columns} bodies"),
-        (1, _) => format!("{rows} x {columns}"),
-        _ => format!("{planes} x {rows} x {columns}"),
+        (1, _) => format!("{rows} rows of {columns}"),
+        _ => format!("{planes} planes of {rows} rows of {columns}"),
     }
 }
 
@@ -276,8 +276,11 @@ fn text(result: &json::StepsBench, note: Option<&str>) -> String {
     let mut lines = vec![format!("{program}: {shape}, {steps} steps{pinned}; median of {runs} runs")];
     lines.extend(note.map(str::to_owned));
     lines.push(String::new());
-    let mut rows =
-        vec![["on", "per step", "speedup", "of", "by hand", "of by hand"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["on", "per step", "speedup", "at most"].map(str::to_owned).to_vec()];
+    let together = result.together.iter().map(|together| together.by_hand_s);
+    if result.alone.iter().map(|alone| alone.by_hand_s).chain(together).any(|by_hand| by_hand.is_some()) {
+        rows[0].extend(["by hand", "of by hand"].map(str::to_owned));
+    }
     let best = result.alone.iter().map(|alone| alone.step_s).fold(f64::INFINITY, f64::min);
     let line = |name: &str, step_s: f64, ideal: String, by_hand_s: Option<f64>| {
         let mut cells = vec![name.to_owned(), table::seconds(step_s), format!("{:.2}", best / step_s), ideal];

@@ -199,14 +199,21 @@ fn blocks(result: &json::Jacobi) -> Vec<(String, Vec<Vec<String>>)> {
 
 const READING: [&str; 3] = [
     "A cell has updated points per second, and the speedup from the fastest device alone. The first device has the",
-    "rows up to C, the second one those up to M, the last one the rest. The published grid has 20000 x 10000 points",
-    "and 5000 steps.",
+    "rows up to C, the second one those up to M (of three devices), the last one the rest. The published grid has",
+    "20000 rows of 10000 points, and 5000 steps.",
 ];
+
+/// Returns a warning if steps are too short for meaningful figures.
+fn too_small(result: &json::Jacobi) -> Option<&'static str> {
+    let warning = "At this size a step takes about as long as its exchange, so nothing can be gained.";
+    (result.rows < 500).then_some(warning)
+}
 
 fn text(result: &json::Jacobi, note: Option<&str>) -> String {
     let mut lines = vec![format!("jacobi: {}", heading(result))];
     lines.extend(note.map(str::to_owned));
     lines.extend(READING.map(str::to_owned));
+    lines.extend(too_small(result).map(str::to_owned));
     for (title, cells) in blocks(result) {
         lines.extend([String::new(), title]);
         lines.extend(table::lines(&cells).into_iter().map(|line| format!("  {line}")));
