@@ -354,6 +354,21 @@ fn a_device_that_was_left_out_takes_over() {
     assert_eq!(bits(&iterated.buffer(&scene.a).read().unwrap()), expected(33));
 }
 
+/// The error of a callback ends the run, also where a device is lost at the same time.
+#[test]
+fn the_error_of_a_callback_is_no_failure_of_a_device() {
+    let Some(scene) = Scene::new() else { return };
+    let opencl = scene.platform.device("opencl:0").unwrap();
+    let mut calls = 0;
+    let iterate = scene.iterate().shares([1.0, 1.0]).checkpoint(4).every(10, |_| {
+        calls += 1;
+        scene.platform.device_lost(opencl);
+        Err("the disk is full".into())
+    });
+    assert_eq!(iterate.run(33).unwrap_err().to_string(), "after step 10: the disk is full");
+    assert_eq!(calls, 1);
+}
+
 /// A failure that is found when the callback is due does not end the callbacks.
 #[test]
 fn callbacks_go_on_after_a_recovery() {

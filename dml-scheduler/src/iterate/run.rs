@@ -247,6 +247,9 @@ impl<'a> Run<'a> {
 
     /// Returns to the checkpoint, without the devices that failed.
     fn recover(&mut self, error: IterateError) -> Result<(), IterateError> {
+        if matches!(error, IterateError::Callback { .. }) {
+            return Err(error);
+        }
         // No kernel stays in flight, and every failed device is known.
         let _ = self.settle();
         let Some(kept) = &self.kept else { return Err(error) };
