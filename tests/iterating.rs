@@ -8,6 +8,7 @@ use dml::arenas::{Discover, DiscoverOptions};
 use dml::core::{Access, Buffer, Platform};
 use dml::scheduler::{Argument, Footprint, Iterate, IterateError};
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 const ROWS: u64 = 61;
@@ -89,6 +90,17 @@ impl Scene {
 
     fn on(&self, devices: &[&str]) -> Iterate<'_> {
         self.iterate().devices(devices.iter().map(|name| self.platform.device(name).unwrap()))
+    }
+
+    /// Returns the kernel with one on the host that fails at the calls that `fails` selects, from 0, when it
+    /// has written its part.
+    fn failing(&self, fails: impl Fn(u64) -> bool + Send + Sync + 'static) -> Kernel {
+        let calls = AtomicU64::new(0);
+        let host = launch::host_by_team(&self.platform, move |call| {
+            step_on_host(call)?;
+            if fails(calls.fetch_add(1, Relaxed)) { Err("the plate is broken".into()) } else { Ok(()) }
+        });
+        self.jacobi.clone().launchers(host.unwrap()).unwrap()
     }
 
     /// Returns the bytes that were copied since the counters were reset.
@@ -288,12 +300,7 @@ fn the_others_repeat_the_steps_since_the_checkpoint() {
     for (number, (fatal, every)) in [(1, 5), (2, 1), (9, 5), (30, 7), (55, 1000)].into_iter().enumerate() {
         let Some(scene) = Scene::new() else { return };
         let cpu = scene.platform.device("cpu").unwrap();
-        let calls = AtomicU64::new(0);
-        let fails = launch::host_by_team(&scene.platform, move |call| {
-            step_on_host(call)?;
-            if calls.fetch_add(1, Relaxed) + 1 >= fatal { Err("the plate is broken".into()) } else { Ok(()) }
-        });
-        let kernel = scene.jacobi.clone().launchers(fails.unwrap()).unwrap();
+        let kernel = scene.failing(move |call| call + 1 >= fatal);
         let mut seen = Vec::new();
         let iterate = Iterate::new(&scene.platform).step(&kernel, ROWS).swap(&scene.a, &scene.b);
         let devices = [["cpu", "opencl:0"], ["opencl:0", "cpu"]][number % 2];
@@ -338,12 +345,7 @@ fn a_lost_device_alone_is_left_out() {
 #[test]
 fn a_device_that_was_left_out_takes_over() {
     let Some(scene) = Scene::new() else { return };
-    let calls = AtomicU64::new(0);
-    let fails = launch::host_by_team(&scene.platform, move |call| {
-        step_on_host(call)?;
-        if calls.fetch_add(1, Relaxed) == 13 { Err("the plate is broken".into()) } else { Ok(()) }
-    });
-    let kernel = scene.jacobi.clone().launchers(fails.unwrap()).unwrap();
+    let kernel = scene.failing(move |call| call == 13);
     let iterate = Iterate::new(&scene.platform).step(&kernel, ROWS).swap(&scene.a, &scene.b).checkpoint(5);
     let devices = ["cpu", "opencl:0"].map(|name| scene.platform.device(name).unwrap());
     let iterated = iterate.devices(devices).shares([1.0, 0.0]).run(33).unwrap();
@@ -352,6 +354,31 @@ fn a_device_that_was_left_out_takes_over() {
         (33, &devices[..1], &[0.0, 1.0][..])
     );
     assert_eq!(bits(&iterated.buffer(&scene.a).read().unwrap()), expected(33));
+}
+
+/// A callback may use the layer, and its panic leaves nothing in flight.
+#[test]
+fn a_callback_calls_back_and_panics() {
+    let Some(scene) = Scene::new() else { return };
+    let [c, d] =
+        [&scene.a, &scene.b].map(|grid| scene.platform.buffer_from(grid.read().unwrap().to_vec()).unwrap());
+    let mut inner = scene.jacobi.clone();
+    inner.set_buffer(0, &c).unwrap();
+    inner.set_buffer(1, &d).unwrap();
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let iterate = scene.iterate().checkpoint(2).every(5, |stepped| {
+            let steps = Iterate::new(&scene.platform).step(&inner, ROWS).swap(&c, &d).run(3)?;
+            assert_eq!(bits(&steps.buffer(&c).read()?), expected(3));
+            assert_eq!(bits(&stepped.buffer(&scene.a).read()?), expected(5));
+            panic!("the screen is gone");
+        });
+        iterate.run(100)
+    }));
+    assert!(panicked.is_err());
+    assert!(scene.platform.leaked_grants().is_empty());
+    // The fifth step's result is in the other grid.
+    assert_eq!(bits(&scene.b.read().unwrap()), expected(5));
+    scene.iterate().run(4).unwrap();
 }
 
 /// The error of a callback ends the run, also where a device is lost at the same time.
@@ -407,11 +434,7 @@ fn a_checkpoint_has_what_is_added_up_after_some_steps() {
     for (every, fatal) in [(10, 13), (25, 40), (25, 51), (1000, 40), (1, 29)] {
         let Some(scene) = Scene::new() else { return };
         let total = scene.platform.buffer::<f64>(ROWS * COLUMNS).zeroed().build().unwrap();
-        let calls = AtomicU64::new(0);
-        let fails = launch::host_by_team(&scene.platform, move |call| {
-            step_on_host(call)?;
-            if calls.fetch_add(1, Relaxed) == fatal { Err("the plate is broken".into()) } else { Ok(()) }
-        });
+        let kernel = scene.failing(move |call| call == fatal);
         let host = launch::host_by_team(&scene.platform, |call| {
             let [from, total] = call.parts([0, 1])?;
             let add = total.slice_mut::<f64>()?.iter_mut().zip(from.slice::<f64>()?);
@@ -437,7 +460,6 @@ fn a_checkpoint_has_what_is_added_up_after_some_steps() {
             .unwrap()
             .launchers(opencl)
             .unwrap();
-        let kernel = scene.jacobi.clone().launchers(fails.unwrap()).unwrap();
         let iterate = Iterate::new(&scene.platform).step(&kernel, ROWS).swap(&scene.a, &scene.b);
         let iterate = iterate.step_every(10, &add, ROWS).checkpoint(every).shares([1.0, 1.0]);
         let iterated = iterate.run(60).unwrap();

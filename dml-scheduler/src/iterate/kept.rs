@@ -1,5 +1,6 @@
 //! Checkpoints: copies in main memory of what the next step reads.
 
+use super::IterateError;
 use super::plan::Kernels;
 use crate::kernel::Kernel;
 use dml_core::{AcquireError, BufferId, DeviceId, Platform, RawBuffer};
@@ -27,7 +28,7 @@ impl Kept {
         kernels: &Kernels,
         steps: u64,
         earlier: Option<&Self>,
-    ) -> Result<Self, AcquireError> {
+    ) -> Result<Self, IterateError> {
         let place = (steps % 2) as usize;
         let written_by = |kernel: &Kernel| {
             let written = kernel.arguments().iter().filter(|argument| argument.access().writes());
@@ -41,8 +42,7 @@ impl Kept {
         let earlier = earlier.map_or(&[][..], |kept| &kept.parts);
         let mut parts: Vec<Copied> = Vec::new();
         for (kernel, without) in of_steps.chain(of_checks) {
-            // Footprints were checked when the step was planned.
-            for (argument, ranges) in kernel.ranges(0..kernel.total()).unwrap_or_default() {
+            for (argument, ranges) in kernel.ranges(0..kernel.total())? {
                 let buffer = argument.buffer();
                 let access = argument.access();
                 let is_written_first = !access.writes() && without.contains(&buffer.id());
@@ -56,7 +56,11 @@ impl Kept {
                     let kept = earlier.iter().find(is_it).filter(|_| !is_written);
                     let contents = kept
                         .map_or_else(|| contents(platform, buffer, &bytes), |kept| Ok(kept.contents.clone()));
-                    let part = Copied { buffer: buffer.clone(), contents: contents?, bytes };
+                    let part = Copied {
+                        buffer: buffer.clone(),
+                        contents: contents.map_err(|cause| refused(steps, cause))?,
+                        bytes,
+                    };
                     parts.push(part);
                 }
             }
@@ -65,7 +69,11 @@ impl Kept {
     }
 
     /// Gives the buffers these contents.
-    pub(super) fn restore(&self, platform: &Platform) -> Result<(), AcquireError> {
+    pub(super) fn restore(&self, platform: &Platform) -> Result<(), IterateError> {
+        self.written_back(platform).map_err(|cause| refused(self.steps, cause))
+    }
+
+    fn written_back(&self, platform: &Platform) -> Result<(), AcquireError> {
         for Copied { buffer, bytes, contents } in &self.parts {
             let region = buffer.range(bytes.clone());
             let mut grants = platform.acquire(host(platform)?).write(&region).wait()?;
@@ -84,6 +92,10 @@ fn contents(platform: &Platform, buffer: &RawBuffer, bytes: &Range<u64>) -> Resu
     let contents = Arc::from(grants.slice::<u8>(&region).map_err(viewed)?);
     grants.release()?;
     Ok(contents)
+}
+
+fn refused(step: u64, cause: AcquireError) -> IterateError {
+    IterateError::Checkpoint { step, cause: Box::new(cause) }
 }
 
 fn host(platform: &Platform) -> Result<DeviceId, AcquireError> {

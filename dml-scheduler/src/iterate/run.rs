@@ -238,9 +238,7 @@ impl<'a> Run<'a> {
 
     fn keep(&mut self) -> Result<(), IterateError> {
         let begun = Instant::now();
-        let kept = Kept::new(self.iterate.platform, &self.kernels, self.made, self.kept.as_ref());
-        self.kept =
-            Some(kept.map_err(|cause| IterateError::Checkpoint { step: self.made, cause: Box::new(cause) })?);
+        self.kept = Some(Kept::new(self.iterate.platform, &self.kernels, self.made, self.kept.as_ref())?);
         self.aside += begun.elapsed();
         Ok(())
     }
@@ -255,28 +253,28 @@ impl<'a> Run<'a> {
         let Some(kept) = &self.kept else { return Err(error) };
         // Where a device is lost, the kernels of others fail that read what it had.
         let lost = self.iterate.platform.lost_devices();
-        let is_lost = |device: &DeviceId| lost.contains(*device) && !self.failed.contains(device);
-        let lost: Vec<DeviceId> = self.devices.iter().copied().filter(is_lost).collect();
         let suspects = std::mem::take(&mut self.suspects);
-        let failed = if lost.is_empty() { suspects } else { lost };
-        if !self.devices.iter().any(|device| failed.contains(device)) {
+        let well = self.devices.iter().filter(|device| !self.failed.contains(device));
+        let (lost, others): (Vec<_>, Vec<_>) = well.copied().partition(|device| lost.contains(*device));
+        let failed = if lost.is_empty() {
+            others.into_iter().filter(|device| suspects.contains(device)).collect()
+        } else {
+            lost
+        };
+        // Each recovery leaves out a further device, so there are not many.
+        if failed.is_empty() || self.failed.len() + failed.len() == self.devices.len() {
             return Err(error);
         }
-        let of = |(device, share): (&DeviceId, &f64)| if failed.contains(device) { 0.0 } else { *share };
+        self.failed.extend(failed);
+        let is_well = |device: &DeviceId| !self.failed.contains(device);
+        let of = |(device, share): (&DeviceId, &f64)| if is_well(device) { *share } else { 0.0 };
         let mut shares: Vec<f64> = self.devices.iter().zip(self.balance.shares()).map(of).collect();
         if shares.iter().all(|share| *share == 0.0) {
             // Those that were left out take over.
-            let is_well = |device| !failed.contains(device) && !self.failed.contains(device);
             shares = self.devices.iter().map(|device| if is_well(device) { 1.0 } else { 0.0 }).collect();
         }
-        if shares.iter().all(|share| *share == 0.0) {
-            return Err(error);
-        }
-        let is_new = |device: &&DeviceId| failed.contains(device) && !self.failed.contains(device);
-        self.failed.extend(self.devices.iter().filter(is_new).copied().collect::<Vec<_>>());
         self.made = kept.steps;
-        let restored = kept.restore(self.iterate.platform);
-        restored.map_err(|cause| IterateError::Checkpoint { step: self.made, cause: Box::new(cause) })?;
+        kept.restore(self.iterate.platform)?;
         self.is_stopped = false;
         // The partials of reductions may be corrupt.
         self.kernels = self.iterate.kernels(&self.devices, self.origin)?;

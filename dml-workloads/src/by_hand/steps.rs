@@ -4,7 +4,7 @@
 //!   thread 0   rows 0..cut        compute ─▶ leave last row  ─┐ barrier ┌─▶ take row cut     ─▶ compute …
 //!   thread 1   rows cut..         compute ─▶ leave first row ─┘         └─▶ take row cut - 1 ─▶ compute …
 //! ```
-//! Places for rows alternate between odd and even steps, so that one barrier per step suffices.
+//! Odd and even steps leave rows in different places. So one barrier per step suffices.
 
 use super::{Arg, ByHandError, Device, language, unusable};
 use crate::prepare::Language;

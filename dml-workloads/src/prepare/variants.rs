@@ -80,9 +80,9 @@ fn add_one(
             #[allow(unsafe_code, reason = "a kernel on the machine's own memory is trusted with it")]
             // SAFETY: the kernels of this crate touch only the elements of their items and of the items'
             // footprints, for any contents of the buffers. They skip items past the package's end, which is
-            // their last argument. The blocks hold whole buffers, and `Recipe::arguments` makes their sizes
-            // and the scalars fit each other. The scheduler refuses items for which these buffers have no
-            // elements.
+            // their last argument. The blocks hold whole buffers, and `Recipe::arguments` and the builder of
+            // `steps` make their sizes and the scalars fit each other. The scheduler refuses items for which
+            // these buffers have no elements.
             let launcher = unsafe { CompiledLauncher::new(built) };
             return kernel.launchers([(device, launcher)]).map_err(|misfit| failed(misfit.to_string()));
         }

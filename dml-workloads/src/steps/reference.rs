@@ -111,8 +111,8 @@ pub(super) fn compare<T: Element, const GRIDS: usize>(
     first.map_or(Ok(()), Err)
 }
 
-/// Compares the grids of `prk` with their closed form: the star of a grid that grows by 1 along each axis is
-/// 2, and the sums of the elements around the edge stay 0.
+/// Compares the grids of `prk` with their closed form. The grid grows by 1 along each axis, so its star is 2
+/// in every step. The sums of the elements at the edge stay 0.
 pub(super) fn prk(size: &Size, steps: u64, grid: &[&[f64]], sums: &[&[f64]]) -> Result<(), Mismatch> {
     let Size { columns, rows, .. } = *size;
     let wrong = |at: u64| {

@@ -14,8 +14,9 @@ use dml_workloads::steps::Steps;
 /// Default number of counted runs.
 const RUNS: u32 = 5;
 
-/// A published machine: its name, the points per second of each device alone, the ideal speedup that the text
-/// states, the lines C and M, and the points per second with C and M moved by -500, 0 and 500 rows.
+/// A published machine: its name, the points per second of GPU, CPU and MIC alone, the stated ideal speedup,
+/// the lines C and M, and the points per second of the nine cells. In these, C and M are moved by -500, 0
+/// and 500.
 type Published = (&'static str, [f64; 3], f64, [u64; 2], [[f64; 3]; 3]);
 
 const PUBLISHED: [Published; 2] = [
