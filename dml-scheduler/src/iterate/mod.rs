@@ -13,14 +13,16 @@
 //!    devices ([`Submit`](dml_core::Submit)).
 //! 2. The parts of a kernel are disjoint and have all of its items. So a run equals the same steps on one
 //!    device, bit by bit if the devices round alike.
-//! 3. A border is computed before the interior. So another device waits for borders, which move while the
-//!    interiors are computed.
+//! 3. A border is computed before the interior. It has the items that write what another device reads, or
+//!    read what that changes. So another device waits for borders, which move while the interiors are
+//!    computed.
 //! 4. A checkpoint has what the step after it reads. A run returns to it without the devices that failed:
 //!    those that are lost, or otherwise those of which a kernel failed.
 //! 5. Partials of a reduction begin with the identity each time that its kernel is launched.
 //!
 //! # Choice of the strips
-//! The damped rule of `balance.rs` corrects strips by the durations of the first steps. A device that does
+//! The damped rule of `balance.rs` corrects strips by the durations of the first steps, of which the shortest
+//! of three counts. A device that does
 //! not pay is found by trial: some steps are made without it, if they are expected to lose little of the
 //! remaining time.
 //!

@@ -1,6 +1,6 @@
 //! The launches of a step.
 
-use super::strips::{Bytes, Parts, cut, read};
+use super::strips::{Parts, Touched, cut};
 use super::{IterateError, Strip};
 use crate::kernel::{FootprintError, Kernel};
 use dml_core::{DeviceId, ItemShape, LaunchArg, Launcher};
@@ -46,25 +46,25 @@ impl Plan {
         let Kernels { steps, checks } = kernels;
         let cut = |kernel: &Kernel| cut(kernel.total(), kernel.grain(), shares);
         let cuts: Vec<_> = steps[0].iter().map(cut).collect();
-        // What each device reads in any step.
-        let mut reads: Vec<Vec<Bytes>> = vec![Vec::new(); devices.len()];
+        // What each device touches in any step.
+        let mut touched = vec![Touched::default(); devices.len()];
         for kernels in steps {
             for (kernel, cut) in kernels.iter().zip(&cuts) {
-                for (reads, strip) in reads.iter_mut().zip(cut).filter(|(_, strip)| !strip.is_empty()) {
-                    reads.extend(read(kernel, strip)?);
+                for (touched, strip) in touched.iter_mut().zip(cut).filter(|(_, strip)| !strip.is_empty()) {
+                    touched.add(kernel, strip)?;
                 }
             }
         }
         let step = |kernels: &Vec<Kernel>| {
             let mut parts = Vec::new();
             for (kernel, cut) in kernels.iter().zip(&cuts) {
-                add_parts(&mut parts, kernel, (devices, cut), &reads)?;
+                add_parts(&mut parts, kernel, (devices, cut), &touched)?;
             }
             Ok::<_, IterateError>(parts)
         };
         let parts = [step(&steps[0])?, step(&steps[1])?];
         let check = |kernel: &Kernel| {
-            let (mut parts, nothing) = (Vec::new(), vec![Vec::new(); devices.len()]);
+            let (mut parts, nothing) = (Vec::new(), vec![Touched::default(); devices.len()]);
             add_parts(&mut parts, kernel, (devices, &cut(kernel)), &nothing)?;
             Ok::<_, IterateError>(parts)
         };
@@ -92,7 +92,7 @@ fn add_parts(
     parts: &mut Vec<Part>,
     kernel: &Kernel,
     (devices, cut): (&[DeviceId], &[Range<u64>]),
-    reads: &[Vec<Bytes>],
+    touched: &[Touched],
 ) -> Result<(), IterateError> {
     let name: Arc<str> = kernel.name().into();
     let mut interiors = Vec::new();
@@ -113,8 +113,8 @@ fn add_parts(
                 is_border,
             })
         };
-        let others = reads.iter().enumerate().filter(|(other, _)| *other != unit);
-        let others: Vec<_> = others.flat_map(|(_, reads)| reads).collect();
+        let others = touched.iter().enumerate().filter(|(other, _)| *other != unit);
+        let others: Vec<_> = others.map(|(_, touched)| touched).collect();
         let Parts { borders, interior } = Parts::new(kernel, strip, &others)?;
         for border in borders {
             parts.push(part(border, true)?);

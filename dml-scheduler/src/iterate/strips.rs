@@ -1,20 +1,24 @@
 //! Strips: the items of a kernel that each device computes in every step.
 
-use crate::kernel::{Argument, FootprintError, Kernel};
+use crate::kernel::{FootprintError, Kernel};
 use dml_core::BufferId;
 use std::ops::Range;
 
 /// The parts of a device's strip.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Parts {
-    /// Items whose results another device reads.
+    /// Items that write what another device reads, or read what it writes.
     pub(super) borders: Vec<Range<u64>>,
-    /// Items whose results no other device reads.
+    /// The other items.
     pub(super) interior: Range<u64>,
 }
 
-/// Bytes of a buffer.
-pub(super) type Bytes = (BufferId, Range<u64>);
+/// What a device reads and writes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Touched {
+    reads: Vec<(BufferId, Range<u64>)>,
+    writes: Vec<(BufferId, Range<u64>)>,
+}
 
 /// Cuts items into one strip per device, in the ratios of `shares`, at multiples of `grain`. Strips may be
 /// empty, and those of devices with a share of 0 are.
@@ -33,58 +37,68 @@ pub(super) fn cut(items: u64, grain: u64, shares: &[f64]) -> Vec<Range<u64>> {
     shares.iter().map(strip).collect()
 }
 
-/// Returns the bytes that a kernel reads for some items.
-pub(super) fn read(kernel: &Kernel, items: &Range<u64>) -> Result<Vec<Bytes>, FootprintError> {
-    touched(kernel, items, |argument| argument.access().reads())
-}
+impl Touched {
+    /// Adds what a kernel touches for some items.
+    pub(super) fn add(&mut self, kernel: &Kernel, items: &Range<u64>) -> Result<(), FootprintError> {
+        for (argument, ranges) in kernel.ranges(items.clone())? {
+            let (buffer, access) = (argument.buffer().id(), argument.access());
+            for bytes in ranges {
+                if access.reads() {
+                    self.reads.push((buffer, bytes.clone()));
+                }
+                if access.writes() {
+                    self.writes.push((buffer, bytes));
+                }
+            }
+        }
+        Ok(())
+    }
 
-fn touched(
-    kernel: &Kernel,
-    items: &Range<u64>,
-    counts: impl Fn(&Argument) -> bool,
-) -> Result<Vec<Bytes>, FootprintError> {
-    let touched = kernel.ranges(items.clone())?.into_iter().filter(|(argument, _)| counts(argument));
-    let bytes = touched.flat_map(|(argument, ranges)| {
-        ranges.into_iter().map(|range| (argument.buffer().id(), range)).collect::<Vec<_>>()
-    });
-    Ok(bytes.collect())
+    /// Returns whether one writes what the other one reads.
+    fn meets(&self, other: &Self) -> bool {
+        let meet = |writes: &[(BufferId, Range<u64>)], reads: &[(BufferId, Range<u64>)]| {
+            writes.iter().any(|(buffer, written)| {
+                let is_in = |read: &Range<u64>| read.start < written.end && written.start < read.end;
+                reads.iter().any(|(other, read)| other == buffer && is_in(read))
+            })
+        };
+        meet(&self.writes, &other.reads) || meet(&other.writes, &self.reads)
+    }
 }
 
 impl Parts {
-    /// Divides a strip by what others read of the bytes that the kernel writes.
+    /// Divides a strip by what others touch.
     ///
-    /// Footprints of items in ascending order are taken to write ascending bytes, so that the interior is one
+    /// Footprints of items in ascending order are taken to touch ascending bytes, so that the interior is one
     /// range. If they do not, the borders are larger than they need be.
     pub(super) fn new(
         kernel: &Kernel,
         strip: &Range<u64>,
-        others: &[&Bytes],
+        others: &[&Touched],
     ) -> Result<Self, FootprintError> {
         let grain = kernel.grain();
-        let is_read = |items: Range<u64>| -> Result<bool, FootprintError> {
-            let written = touched(kernel, &items, |argument| argument.access().writes())?;
-            Ok(written.iter().any(|(buffer, bytes)| {
-                let meets = |other: &Range<u64>| other.start < bytes.end && bytes.start < other.end;
-                others.iter().any(|(other, range)| other == buffer && meets(range))
-            }))
+        let is_met = |items: Range<u64>| -> Result<bool, FootprintError> {
+            let mut touched = Touched::default();
+            touched.add(kernel, &items)?;
+            Ok(others.iter().any(|other| other.meets(&touched)))
         };
         let (first, grains) = (strip.start / grain, (strip.end - strip.start).div_ceil(grain));
         let end_of = |grains: u64| ((first + grains) * grain).min(strip.end);
         let middle = grains / 2;
         let nothing = strip.end..strip.end;
-        if grains == 0 || is_read(end_of(middle)..end_of(middle + 1))? {
+        if grains == 0 || is_met(end_of(middle)..end_of(middle + 1))? {
             return Ok(Self { borders: Vec::from([strip.clone()]), interior: nothing });
         }
         // The grains before `low` belong to the first border, and those from `high` on to the last one.
         let (mut low, mut most) = (0, middle);
         while low < most {
             let half = low + (most - low) / 2;
-            if is_read(end_of(half)..end_of(middle))? { low = half + 1 } else { most = half }
+            if is_met(end_of(half)..end_of(middle))? { low = half + 1 } else { most = half }
         }
         let (mut least, mut high) = (middle + 1, grains);
         while least < high {
             let half = least + (high - least).div_ceil(2);
-            if is_read(end_of(middle)..end_of(half))? { high = half - 1 } else { least = half }
+            if is_met(end_of(middle)..end_of(half))? { high = half - 1 } else { least = half }
         }
         let interior = end_of(low)..end_of(high);
         let borders = [strip.start..interior.start, interior.end..strip.end];
