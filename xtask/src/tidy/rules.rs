@@ -49,6 +49,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "tests/kernels/",
     "tests/iterating.rs",
     "tests/launching.rs",
+    "tests/programs.rs",
     "tests/submitting/",
     "tests/loom/helpers.rs",
 ];
