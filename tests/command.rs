@@ -126,39 +126,37 @@ fn any_size_works_on_the_host() {
     }
 }
 
-/// Sizes, and the policies with which each is tried on two devices.
-const TOGETHER: &[(&str, &[&str])] = &[
-    ("0", &["static"]),
-    ("1", &["dynamic:7"]),
-    ("131", &["hguided:2"]),
-    ("tiny", &["static", "dynamic:7", "hguided:2"]),
-];
+/// Sizes, and the policy with which each is tried on two devices.
+const TOGETHER: [(&str, &str); 4] =
+    [("0", "static"), ("1", "hguided:2"), ("131", "static"), ("tiny", "dynamic:7")];
+
+/// Runs every workload on the processor and another device, on a core each.
+fn works_together(folder: &Path, device: &str) {
+    let (devices, limit) = (format!("cpu,{device}"), format!("{device}=1"));
+    for workload in Workload::ALL.map(Workload::name) {
+        for (size, policy) in TOGETHER {
+            let limits = ["--limit", "cpu=1", "--limit", &limit];
+            let arguments = ["bench", workload, "--devices", &devices, "--size", size];
+            let rest = ["--policy", policy, "--runs", "1", "--json"];
+            let arguments = [&arguments[..], &limits, &rest].concat();
+            let result = ok(folder, &arguments);
+            let devices = result["devices"].as_array().expect("a list");
+            let items: u64 = devices.iter().map(|device| device["items"].as_u64().expect("a number")).sum();
+            assert_eq!(Some(items), result["size"]["items"].as_u64(), "{arguments:?}");
+            assert_eq!((&result["verified"], devices.len()), (&Value::Bool(true), 2), "{arguments:?}");
+            assert_eq!(result["failures"], Value::Array(Vec::new()), "{arguments:?}");
+            for figure in ["coexec_s", "speedup", "s_max", "efficiency", "balance"] {
+                let value = result[figure].as_f64().expect("a number");
+                assert!(value.is_finite() && value >= 0.0, "{arguments:?}: {figure} is {value}");
+            }
+        }
+    }
+}
 
 #[test]
 fn any_size_works_together_with_opencl() {
-    if !has_opencl("together") {
-        return;
-    }
-    let folder = folder("together");
-    for workload in Workload::ALL.map(Workload::name) {
-        for (size, policies) in TOGETHER {
-            for policy in *policies {
-                let limits = ["--limit", "cpu=1", "--limit", "opencl:0=1"];
-                let arguments = ["bench", workload, "--devices", "cpu,opencl:0", "--size", size];
-                let rest = ["--policy", policy, "--runs", "1", "--json"];
-                let arguments = [&arguments[..], &limits, &rest].concat();
-                let result = ok(&folder, &arguments);
-                let devices = result["devices"].as_array().expect("a list");
-                let items: u64 =
-                    devices.iter().map(|device| device["items"].as_u64().expect("a number")).sum();
-                assert_eq!(Some(items), result["size"]["items"].as_u64(), "{arguments:?}");
-                assert_eq!((&result["verified"], devices.len()), (&Value::Bool(true), 2), "{arguments:?}");
-                for figure in ["coexec_s", "speedup", "s_max", "efficiency", "balance"] {
-                    let value = result[figure].as_f64().expect("a number");
-                    assert!(value.is_finite() && value >= 0.0, "{arguments:?}: {figure} is {value}");
-                }
-            }
-        }
+    if has_opencl("together") {
+        works_together(&folder("together"), "opencl:0");
     }
 }
 
@@ -437,7 +435,7 @@ fn the_table_names_what_is_missing() {
 
 #[cfg(all(feature = "offload", target_os = "linux"))]
 mod workers {
-    use super::{Workload, command, dml, fails, folder, ok};
+    use super::{command, dml, fails, folder, ok};
     use serde_json::{Value, json};
     use std::path::{Path, PathBuf};
     use std::process::Command;
@@ -605,28 +603,7 @@ mod workers {
 
     #[test]
     fn any_size_works_together_with_a_worker() {
-        let folder = folder("with_worker");
-        for workload in Workload::ALL.map(Workload::name) {
-            for (size, policies) in super::TOGETHER {
-                for policy in *policies {
-                    let limits = ["--limit", "cpu=1", "--limit", "offload:0=1"];
-                    let arguments = ["bench", workload, "--devices", "cpu,offload:0", "--size", size];
-                    let rest = ["--policy", policy, "--runs", "1", "--json"];
-                    let arguments = [&arguments[..], &limits, &rest].concat();
-                    let result = ok(&folder, &arguments);
-                    let devices = result["devices"].as_array().expect("a list");
-                    let items: u64 =
-                        devices.iter().map(|device| device["items"].as_u64().expect("a number")).sum();
-                    assert_eq!(Some(items), result["size"]["items"].as_u64(), "{arguments:?}");
-                    assert_eq!(
-                        (&result["verified"], devices.len()),
-                        (&Value::Bool(true), 2),
-                        "{arguments:?}"
-                    );
-                    assert_eq!(result["failures"], Value::Array(Vec::new()), "{arguments:?}");
-                }
-            }
-        }
+        super::works_together(&folder("with_worker"), "offload:0");
     }
 
     #[test]
