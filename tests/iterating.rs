@@ -544,6 +544,21 @@ fn a_flag_stops_the_steps() {
     assert_eq!(bits(&iterated.buffer(&scene.a).read().unwrap()), expected(20));
 }
 
+/// Also where the steps are measured.
+#[test]
+fn no_step_is_made_after_the_one_that_stops() {
+    for last in 1..12 {
+        let Some(scene) = Scene::new() else { return };
+        let iterate = scene.iterate().every(1, |stepped| {
+            assert!(stepped.steps <= last, "the callback stopped them at {last}");
+            Ok(if stepped.steps == last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        });
+        assert_eq!(iterate.run(100).unwrap().steps, last);
+        let scene = Scene::new().expect("there was one");
+        assert_eq!(scene.iterate().run(last).unwrap().steps, last);
+    }
+}
+
 /// The trials of a run with devices that do not pay change nothing but the strips.
 #[test]
 fn a_device_that_does_not_pay_is_left_out() {

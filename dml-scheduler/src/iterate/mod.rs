@@ -22,9 +22,8 @@
 //!
 //! # Choice of the strips
 //! The damped rule of `balance.rs` corrects strips by the durations of the first steps, of which the shortest
-//! of three counts. A device that does
-//! not pay is found by trial: some steps are made without it, if they are expected to lose little of the
-//! remaining time.
+//! of three counts. A device that does not pay is found by trial: some steps are made without it, if they are
+//! expected to lose little of the remaining time.
 //!
 //! # Source
 //! "Algorithmic scheme for hybrid computing with CPU, Xeon-Phi/MIC and GPU devices on a single machine"

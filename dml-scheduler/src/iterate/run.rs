@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Number of steps of which the shortest is measured. What delays the notice of an end is no work.
-const SAMPLES: u32 = 3;
+const SAMPLES: usize = 3;
 /// Number of steps of a trial without a device.
 const TRIAL: u64 = 16;
 /// Share of the remaining time that a trial may be expected to lose.
@@ -416,7 +416,10 @@ impl<'a> Run<'a> {
     /// Makes some steps, and returns the ends of each device's parts in its shortest one.
     fn measured(&mut self) -> Result<Vec<Ends>, IterateError> {
         let mut least = self.measured_once()?;
-        for _ in 1..SAMPLES.min(self.remaining().saturating_add(1) as u32) {
+        for _ in 1..SAMPLES {
+            if self.remaining() == 0 {
+                break;
+            }
             let ends = self.measured_once()?;
             least = least.into_iter().zip(ends).map(|(least, ends)| least.least(ends)).collect();
         }
