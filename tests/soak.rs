@@ -85,13 +85,15 @@ fn resident() -> u64 {
 /// Maximum number of idle threads that a process caches ([`Helpers`](dml::core::internal::Helpers)).
 const MOST_KEPT: usize = 16;
 
-/// Returns the number of the process's threads, without the cached ones up to that maximum.
+/// Returns the number of the process's threads, without the cached ones up to that maximum, and without the
+/// waker thread of an OpenCL device, which the first awaited event starts.
 fn threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("Linux tells");
     let names = tasks.map(|task| std::fs::read_to_string(task.expect("Linux tells").path().join("comm")));
-    let (kept, others): (Vec<String>, Vec<String>) =
-        names.flatten().partition(|name| name.starts_with("dml helper"));
-    others.len() + kept.len().saturating_sub(MOST_KEPT)
+    let names: Vec<String> = names.flatten().collect();
+    let count = |start: &str| names.iter().filter(|name| name.starts_with(start)).count();
+    let (kept, wakers) = (count("dml helper"), count("opencl wakers"));
+    names.len() - kept.min(MOST_KEPT) - wakers.min(1)
 }
 
 /// Waits until there are no more threads than before: one that has told its end is about to be gone.
