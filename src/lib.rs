@@ -292,6 +292,8 @@
 #[doc = include_str!("../README.md")]
 mod readme {}
 
+#[cfg(feature = "app")]
+pub use dml_app as app;
 pub use dml_arenas as arenas;
 pub use dml_arenas::launch;
 pub use dml_core as core;

@@ -480,6 +480,43 @@ pub(crate) struct PipelineRow {
     pub(crate) hidden_by_hand: f64,
 }
 
+/// The output of `dml run`. Times are medians over the runs.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Ran {
+    pub(crate) application: String,
+    pub(crate) parameters: BTreeMap<String, f64>,
+    pub(crate) devices: Vec<String>,
+    pub(crate) runs: u32,
+    pub(crate) seconds: f64,
+    pub(crate) seconds_min: f64,
+    pub(crate) seconds_max: f64,
+    /// The kernels of the last run, and its repetitions.
+    pub(crate) kernels: Vec<RanKernel>,
+    pub(crate) repeats: Vec<RanRepeat>,
+    /// The files that were written, by array.
+    pub(crate) files: BTreeMap<String, String>,
+    pub(crate) trace: Option<String>,
+    pub(crate) html: Option<String>,
+}
+
+/// A kernel of an application.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct RanKernel {
+    pub(crate) kernel: String,
+    pub(crate) runs: u64,
+    /// The items of the last run by device.
+    pub(crate) items: BTreeMap<String, u64>,
+}
+
+/// Repeated steps of an application.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct RanRepeat {
+    pub(crate) count: u64,
+    pub(crate) stopped: bool,
+    /// The ratios of the strips by device; `None` if the steps were not run over strips.
+    pub(crate) shares: Option<BTreeMap<String, f64>>,
+}
+
 /// The output of `dml bench jacobi` and of the other programs of steps.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct StepsBench {

@@ -1,6 +1,6 @@
 //! The `dml` command: lists this machine's devices, and measures co-execution on them.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod bench;
 mod by_hand;
@@ -23,6 +23,7 @@ mod plan;
 mod progress;
 mod replay;
 mod reproduce;
+mod run;
 mod single;
 mod speeds;
 mod steps;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     let outcome = match &arguments.command {
         cli::Command::Devices(options) => devices::run(options),
         cli::Command::Bench(options) => bench::run(options),
+        cli::Command::Run(options) => run::run(options),
         cli::Command::Report(options) => timeline::run(options),
         cli::Command::Replay(options) => replay::run(options),
         cli::Command::Reproduce(options) => reproduce::run(options),

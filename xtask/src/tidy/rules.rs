@@ -22,6 +22,9 @@ use super::source::{Line, SourceFile, identifiers};
 /// Where `unsafe` may stand: the arenas, borrowed data of cached threads, host memory, requests that only
 /// core makes, and launches of kernels on devices.
 const UNSAFE_PLACES: &[&str] = &[
+    "dml-app/src/application.rs",
+    "dml-app/src/launch.rs",
+    "dml-app/src/prepared.rs",
     "dml-arenas/",
     "dml-energy/src/nvml.rs",
     "dml-energy/tests/energy.rs",
@@ -45,6 +48,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "examples/shared.rs",
     "examples/submit.rs",
     "examples/transfers.rs",
+    "src/bin/dml/run.rs",
     "tests/functions.rs",
     "tests/kernels/",
     "tests/iterating.rs",

@@ -1,0 +1,223 @@
+//! An application, as its file describes it.
+
+use crate::error::ApplicationError;
+use crate::expression::{Values, evaluate};
+use crate::launch;
+use crate::plan::{Overrides, Plan};
+use crate::prepared::{Outcome, Prepared};
+use dml_arenas::files;
+use dml_core::{DeviceId, Platform};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Most bytes of an application file.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// A checked application.
+///
+/// Sources and input files are relative to the application file, output files to the current folder.
+///
+/// # Examples
+/// ```no_run
+/// # fn example(platform: &dml_core::Platform) -> Result<(), dml_app::ApplicationError> {
+/// use dml_app::Application;
+///
+/// let mut application = Application::from_file("examples/apps/stencil2d/stencil2d.toml")?;
+/// application.set_parameter("n", "1024")?;
+/// // SAFETY: the kernels stay within the parts that the file declares.
+/// let outcome = unsafe { application.run(platform) }?;
+/// println!("{:?}", outcome.duration);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Application {
+    path: PathBuf,
+    text: Arc<str>,
+    overrides: Overrides,
+    plan: Arc<Plan>,
+}
+
+impl Application {
+    /// Reads and checks an application file, its sources, and what its input files say of their contents.
+    ///
+    /// # Errors
+    /// [`ApplicationError::Read`], or [`ApplicationError::Invalid`] with all mistakes.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ApplicationError> {
+        let path = path.as_ref();
+        let read = files::read(path, files::Source::FileOrPipe, MOST_BYTES);
+        let bytes = read.map_err(|cause| ApplicationError::Read { path: path.to_owned(), cause })?;
+        let text = String::from_utf8(bytes).map_err(|error| ApplicationError::Read {
+            path: path.to_owned(),
+            cause: std::io::Error::new(std::io::ErrorKind::InvalidData, error.utf8_error()),
+        })?;
+        Self::from_text(path, &text)
+    }
+
+    /// Checks the text of an application file, whose files are relative to those of `path`.
+    ///
+    /// # Errors
+    /// [`ApplicationError::Invalid`] with all mistakes.
+    pub fn from_text(path: impl AsRef<Path>, text: &str) -> Result<Self, ApplicationError> {
+        let (path, overrides) = (path.as_ref().to_owned(), Overrides::default());
+        let plan = Plan::read(&path, text, &overrides)?;
+        Ok(Self { path, text: text.into(), overrides, plan: Arc::new(plan) })
+    }
+
+    /// Returns the application's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.plan.name
+    }
+
+    /// Returns the parameters in the order of the file, each with its value. Names that an input file gives a
+    /// value follow.
+    pub fn parameters(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.plan.values.iter().map(|(name, value)| (&**name, value.real()))
+    }
+
+    /// Returns the names of the arrays, in the order of the file.
+    pub fn arrays(&self) -> impl Iterator<Item = &str> {
+        self.plan.arrays.iter().map(|array| &*array.name)
+    }
+
+    /// Returns the names of the kernels, in the order of the file.
+    pub fn kernels(&self) -> impl Iterator<Item = &str> {
+        self.plan.kernels.iter().map(|kernel| &*kernel.name)
+    }
+
+    /// Changes a parameter to a number, or to an expression of numbers.
+    ///
+    /// # Errors
+    /// [`ApplicationError::Unknown`] if there is no such parameter; [`ApplicationError::Invalid`] if the
+    /// application has mistakes with this value. It then keeps the old one.
+    pub fn set_parameter(&mut self, name: &str, value: &str) -> Result<(), ApplicationError> {
+        let known = self.plan.values.keys().map(String::as_str);
+        self.check_known("parameter", name, known)?;
+        let value = evaluate(value, &Values::new())
+            .map_err(|reason| ApplicationError::Value { name: name.to_owned(), reason })?;
+        self.with(|overrides| _ = overrides.parameters.insert(name.to_owned(), value))
+    }
+
+    /// Takes the first contents of an array from this file.
+    ///
+    /// # Errors
+    /// As [`set_parameter`](Self::set_parameter).
+    pub fn set_input(&mut self, array: &str, path: impl Into<PathBuf>) -> Result<(), ApplicationError> {
+        self.check_known("array", array, self.arrays())?;
+        let path = path.into();
+        self.with(|overrides| _ = overrides.inputs.insert(array.to_owned(), path))
+    }
+
+    /// Writes the last contents of an array to this file.
+    ///
+    /// # Errors
+    /// As [`set_parameter`](Self::set_parameter).
+    pub fn set_output(&mut self, array: &str, path: impl Into<PathBuf>) -> Result<(), ApplicationError> {
+        self.check_known("array", array, self.arrays())?;
+        let path = path.into();
+        self.with(|overrides| _ = overrides.outputs.insert(array.to_owned(), path))
+    }
+
+    fn check_known<'a>(
+        &self,
+        kind: &'static str,
+        name: &str,
+        known: impl Iterator<Item = &'a str>,
+    ) -> Result<(), ApplicationError> {
+        let known: Vec<&str> = known.collect();
+        if known.contains(&name) {
+            return Ok(());
+        }
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        let (application, name) = (self.plan.name.clone(), name.to_owned());
+        Err(ApplicationError::Unknown { application, kind, name, known })
+    }
+
+    /// Checks the application again with changed values.
+    fn with(&mut self, change: impl FnOnce(&mut Overrides)) -> Result<(), ApplicationError> {
+        let mut overrides = self.overrides.clone();
+        change(&mut overrides);
+        self.plan = Arc::new(Plan::read(&self.path, &self.text, &overrides)?);
+        self.overrides = overrides;
+        Ok(())
+    }
+
+    /// Checks that a device has a source of every kernel.
+    ///
+    /// # Errors
+    /// [`ApplicationError::Device`] with the first kernel that it cannot run.
+    pub fn check_device(&self, platform: &Platform, device: DeviceId) -> Result<(), ApplicationError> {
+        let desc = platform.device_desc(device);
+        for kernel in &self.plan.kernels {
+            launch::code(platform, device, kernel.variant(desc.kind)).map_err(|reason| {
+                let (device, kernel) = (desc.name.to_string(), kernel.name.clone());
+                ApplicationError::Device { device, kernel, reason: reason.to_owned() }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Returns the devices that have a source of every kernel.
+    ///
+    /// # Errors
+    /// [`ApplicationError::NoDevice`] if there is none, with what each lacks.
+    pub fn devices(&self, platform: &Platform) -> Result<Vec<DeviceId>, ApplicationError> {
+        let (mut devices, mut reasons) = (Vec::new(), Vec::new());
+        for device in platform.device_ids() {
+            match self.check_device(platform, device) {
+                Ok(()) => devices.push(device),
+                Err(error) => reasons.push(error.to_string()),
+            }
+        }
+        reasons.extend(platform.unavailable().iter().map(ToString::to_string));
+        match devices.is_empty() {
+            true => Err(ApplicationError::NoDevice {
+                application: self.plan.name.clone(),
+                reason: reasons.join("; "),
+            }),
+            false => Ok(devices),
+        }
+    }
+
+    /// Allocates the arrays, and compiles the kernels for devices of a platform.
+    ///
+    /// # Safety
+    /// Sources are trusted like the program itself, and so are the parts that arguments declare.
+    /// 1. A kernel touches only bytes of its arguments, for any contents of its arrays.
+    /// 2. It reads and changes only the declared parts, and overwrites those under `writes` completely.
+    /// 3. Work-items past the last item touch nothing.
+    ///
+    /// # Errors
+    /// [`ApplicationError`] if a device cannot run a kernel, a source cannot be compiled, arguments do not
+    /// fit a function, or an array cannot be allocated.
+    #[allow(unsafe_code, reason = "sources are trusted like the program itself")]
+    pub unsafe fn prepare(
+        &self,
+        platform: &Platform,
+        devices: impl IntoIterator<Item = DeviceId>,
+    ) -> Result<Prepared, ApplicationError> {
+        let devices: Vec<DeviceId> = devices.into_iter().collect();
+        for device in &devices {
+            self.check_device(platform, *device)?;
+        }
+        // SAFETY: as the caller guarantees.
+        unsafe { Prepared::new(self.plan.clone(), platform, devices) }
+    }
+
+    /// Runs the application on every device that can, and writes its output files.
+    ///
+    /// # Safety
+    /// As [`prepare`](Self::prepare).
+    ///
+    /// # Errors
+    /// [`ApplicationError`].
+    #[allow(unsafe_code, reason = "sources are trusted like the program itself")]
+    pub unsafe fn run(&self, platform: &Platform) -> Result<Outcome, ApplicationError> {
+        // SAFETY: as the caller guarantees.
+        let mut prepared = unsafe { self.prepare(platform, self.devices(platform)?) }?;
+        let outcome = prepared.run()?;
+        prepared.write()?;
+        Ok(outcome)
+    }
+}

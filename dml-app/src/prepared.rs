@@ -1,0 +1,516 @@
+//! A run of an application.
+//!
+//! ```text
+//!   arrays filled ──▶ steps, in order ──▶ results in main memory ──▶ files
+//!                       ├─ kernel ─────▶ Coexecutor: packages over all devices
+//!                       └─ repeat ─────▶ Iterate: strips, if the steps are kernels and then exchanges
+//!                                        otherwise step by step
+//! ```
+
+use crate::arrays::{self, Array};
+use crate::error::ApplicationError;
+use crate::launch;
+use crate::plan::{ArgumentPlan, ArrayPlan, KernelPlan, Plan, StepPlan, Until, gcd};
+use dml_core::{AcquireError, Buffer, DeviceId, Launcher, Platform};
+use dml_scheduler::policy::PolicySpec;
+use dml_scheduler::{Argument, Coexecutor, Iterate, Iterated, Kernel, Report};
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// An application with its arrays and kernels on a platform.
+///
+/// Each [`run`](Self::run) begins with the first contents of the arrays.
+pub struct Prepared {
+    platform: Platform,
+    plan: Arc<Plan>,
+    devices: Vec<DeviceId>,
+    /// The buffers, and by array the position of the one in its place.
+    buffers: Vec<Arc<dyn Array>>,
+    places: Vec<usize>,
+    /// The launchers of each kernel.
+    launchers: Vec<Vec<(DeviceId, Arc<dyn Launcher>)>>,
+    /// Kernels with the buffers that they were made for.
+    kernels: HashMap<(usize, Vec<usize>), Kernel>,
+    coexecutor: Coexecutor,
+    shares: Option<Vec<f64>>,
+    is_recorded: bool,
+}
+
+/// What a run did.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Outcome {
+    /// The time from the first launch until the arrays that are written to files were in main memory.
+    pub duration: Duration,
+    /// The kernels that ran, in the order of their first run.
+    pub kernels: Vec<KernelRuns>,
+    /// The repetitions, in the order of their end.
+    pub repeats: Vec<Repeated>,
+    /// The packages of all kernels, if they were [recorded](Prepared::record).
+    pub report: Option<Report>,
+}
+
+/// The runs of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KernelRuns {
+    /// The name of the kernel.
+    pub kernel: String,
+    /// The number of runs.
+    pub runs: u64,
+    /// The items of each device in the last run.
+    pub items: Vec<(DeviceId, u64)>,
+}
+
+/// Repeated steps.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Repeated {
+    /// The number of repetitions.
+    pub count: u64,
+    /// Whether `until` ended them.
+    pub is_stopped: bool,
+    /// The ratios of the devices' strips at the end; `None` if the steps were not run over strips.
+    pub shares: Option<Vec<f64>>,
+}
+
+/// What a run has done so far.
+#[derive(Default)]
+struct Progress {
+    kernels: Vec<KernelRuns>,
+    repeats: Vec<Repeated>,
+    reports: Vec<Report>,
+}
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (plan, devices) = (&self.plan.name, &self.devices);
+        f.debug_struct("Prepared")
+            .field("application", plan)
+            .field("devices", devices)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Prepared {
+    /// Allocates arrays, and compiles the kernels for devices that can run them.
+    ///
+    /// # Safety
+    /// As [`CompiledLauncher::new`](dml_arenas::launch::CompiledLauncher::new), of each kernel.
+    #[allow(unsafe_code, reason = "sources are trusted like the program itself")]
+    pub(crate) unsafe fn new(
+        plan: Arc<Plan>,
+        platform: &Platform,
+        devices: Vec<DeviceId>,
+    ) -> Result<Self, ApplicationError> {
+        let mut launchers = Vec::new();
+        for kernel in &plan.kernels {
+            let mut of_kernel: Vec<(DeviceId, Arc<dyn Launcher>)> = Vec::new();
+            #[cfg(any(feature = "cuda", feature = "opencl"))]
+            for &device in &devices {
+                // SAFETY: as the caller guarantees.
+                let launcher = unsafe { launch::launcher(platform, device, kernel) }?;
+                of_kernel.extend(launcher.map(|launcher| (device, launcher)));
+            }
+            let _ = (kernel, &mut of_kernel);
+            launchers.push(of_kernel);
+        }
+        let buffers: Vec<_> =
+            plan.arrays.iter().map(|array| arrays::allocate(platform, array)).collect::<Result<_, _>>()?;
+        let mut prepared = Self {
+            platform: platform.clone(),
+            devices: devices.clone(),
+            places: (0..buffers.len()).collect(),
+            buffers,
+            launchers,
+            kernels: HashMap::new(),
+            coexecutor: Coexecutor::new(platform).devices(devices),
+            shares: None,
+            is_recorded: false,
+            plan,
+        };
+        // Every mistake in arguments is found before anything runs.
+        for kernel in 0..prepared.plan.kernels.len() {
+            prepared.kernel(kernel)?;
+        }
+        Ok(prepared)
+    }
+
+    /// Sets the policy of kernels that are not repeated over strips.
+    pub fn policy(&mut self, policy: PolicySpec) {
+        self.coexecutor = self.coexecutor.clone().policy(policy);
+    }
+
+    /// Sets the ratios of the devices' strips in repeated steps, one for each device; 0 leaves it out. They
+    /// are then not corrected.
+    pub fn shares(&mut self, shares: impl IntoIterator<Item = f64>) {
+        self.shares = Some(shares.into_iter().collect());
+    }
+
+    /// Records the packages of later runs.
+    pub fn record(&mut self) {
+        self.is_recorded = true;
+    }
+
+    /// Returns the devices, in the order of their strips.
+    #[must_use]
+    pub fn devices(&self) -> &[DeviceId] {
+        &self.devices
+    }
+
+    /// Returns the platform.
+    #[must_use]
+    pub fn platform(&self) -> &Platform {
+        &self.platform
+    }
+
+    /// Returns an array's buffer, in the place in which the last run left it; `None` if there is no array of
+    /// this name with elements of this type.
+    #[must_use]
+    pub fn array<T: bytemuck::Pod + Send + Sync>(&self, name: &str) -> Option<Buffer<T>> {
+        let index = self.plan.arrays.iter().position(|array| array.name == name)?;
+        self.buffers[self.places[index]].as_any().downcast_ref::<Buffer<T>>().cloned()
+    }
+
+    /// Returns the names of the files that [`write`](Self::write) writes, each with its array.
+    pub fn files(&self) -> impl Iterator<Item = (&str, &std::path::Path)> {
+        self.plan.arrays.iter().filter_map(|array| Some((&*array.name, array.to.as_deref()?)))
+    }
+
+    /// Runs the steps, with the first contents of the arrays.
+    ///
+    /// # Errors
+    /// [`ApplicationError`]. The arrays then have undefined contents, until the next run begins.
+    pub fn run(&mut self) -> Result<Outcome, ApplicationError> {
+        self.places = (0..self.buffers.len()).collect();
+        let plan = self.plan.clone();
+        for (array, buffer) in plan.arrays.iter().zip(&self.buffers) {
+            buffer.fill(array)?;
+        }
+        let mut progress = Progress::default();
+        let begun = Instant::now();
+        for (index, step) in plan.run.iter().enumerate() {
+            let is_last = index + 1 == plan.run.len();
+            self.step(step, 1, is_last, &mut progress)?;
+        }
+        for (index, array) in plan.arrays.iter().enumerate().filter(|(_, array)| array.to.is_some()) {
+            let collected = self.buffers[self.places[index]].collect();
+            collected.map_err(|cause| failed(array, cause))?;
+        }
+        let duration = begun.elapsed();
+        let Progress { kernels, repeats, reports } = progress;
+        Ok(Outcome { duration, kernels, repeats, report: joined(reports) })
+    }
+
+    /// Writes the arrays that have a file.
+    ///
+    /// # Errors
+    /// [`ApplicationError::File`] for the first that cannot be written.
+    pub fn write(&self) -> Result<(), ApplicationError> {
+        for (index, array) in self.plan.arrays.iter().enumerate() {
+            let Some(path) = &array.to else { continue };
+            self.buffers[self.places[index]].store(path, &array.shape).map_err(|cause| {
+                ApplicationError::File { array: array.name.clone(), path: path.clone(), cause }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Runs a step of some repetition, from 1.
+    fn step(
+        &mut self,
+        step: &StepPlan,
+        repetition: u64,
+        is_last: bool,
+        progress: &mut Progress,
+    ) -> Result<(), ApplicationError> {
+        match step {
+            StepPlan::Kernel { kernel, every } if repetition.is_multiple_of(*every) => {
+                self.run_kernel(*kernel, is_last, progress)
+            }
+            StepPlan::Kernel { .. } => Ok(()),
+            StepPlan::Swap(one, other) => {
+                self.places.swap(*one, *other);
+                Ok(())
+            }
+            StepPlan::Repeat { count, until, run } => match self.over_strips(run, until.as_ref()) {
+                Some(steps) => self.iterate(&steps, *count, until.as_ref(), progress),
+                None => self.repeat(run, *count, until.as_ref(), progress),
+            },
+        }
+    }
+
+    fn run_kernel(
+        &mut self,
+        index: usize,
+        is_last: bool,
+        progress: &mut Progress,
+    ) -> Result<(), ApplicationError> {
+        let (kernel, items) = self.kernel(index)?;
+        // Results that another kernel may read stay where they are.
+        let coexecutor = match is_last {
+            true => self.coexecutor.clone(),
+            false => self.coexecutor.clone().collect_on(None),
+        };
+        let name = &self.plan.kernels[index].name;
+        let report = coexecutor
+            .run(&kernel, items)
+            .map_err(|cause| ApplicationError::Run { kernel: name.clone(), cause: Box::new(cause) })?;
+        let items = report.devices.iter().map(|device| (device.device, device.items)).collect();
+        progress.ran(name, 1, items);
+        if self.is_recorded {
+            progress.reports.push(report);
+        }
+        Ok(())
+    }
+
+    /// Runs steps one after the other.
+    fn repeat(
+        &mut self,
+        steps: &[StepPlan],
+        count: u64,
+        until: Option<&Until>,
+        progress: &mut Progress,
+    ) -> Result<(), ApplicationError> {
+        let (mut done, mut is_stopped) = (0, false);
+        while done < count && !is_stopped {
+            done += 1;
+            for step in steps {
+                self.step(step, done, false, progress)?;
+            }
+            if let Some(until) = until.filter(|until| done.is_multiple_of(until.every)) {
+                let array = &self.plan.arrays[until.array];
+                let value = self.buffers[self.places[until.array]].first();
+                let value = value.map_err(|cause| failed(array, cause))?;
+                is_stopped = until.holds(value);
+            }
+        }
+        progress.repeats.push(Repeated { count: done, is_stopped, shares: None });
+        Ok(())
+    }
+
+    /// Returns steps that can be run over strips: kernels, then exchanges, then kernels that check.
+    fn over_strips(&self, steps: &[StepPlan], until: Option<&Until>) -> Option<OverStrips> {
+        let mut over = OverStrips::default();
+        for step in steps {
+            match *step {
+                StepPlan::Kernel { kernel, every } => {
+                    let plan = &self.plan.kernels[kernel];
+                    if plan.is_undivided {
+                        return None;
+                    }
+                    if every > 1 || plan.has_reductions() {
+                        over.checks.push((every, kernel));
+                    } else if over.checks.is_empty() && over.swaps.is_empty() {
+                        over.steps.push(kernel);
+                    } else {
+                        return None;
+                    }
+                }
+                StepPlan::Swap(one, other) => {
+                    let is_taken = |array: usize| over.swaps.iter().any(|(a, b)| array == *a || array == *b);
+                    if !over.checks.is_empty() || is_taken(one) || is_taken(other) {
+                        return None;
+                    }
+                    over.swaps.push((one, other));
+                }
+                StepPlan::Repeat { .. } => return None,
+            }
+        }
+        let is_swapped = |array: usize| over.swaps.iter().any(|(a, b)| array == *a || array == *b);
+        let is_right = !over.steps.is_empty() && until.is_none_or(|until| !is_swapped(until.array));
+        is_right.then_some(over)
+    }
+
+    /// Runs steps over strips.
+    fn iterate(
+        &mut self,
+        over: &OverStrips,
+        count: u64,
+        until: Option<&Until>,
+        progress: &mut Progress,
+    ) -> Result<(), ApplicationError> {
+        if count == 0 {
+            progress.repeats.push(Repeated { count, is_stopped: false, shares: None });
+            return Ok(());
+        }
+        let mut kernels = Vec::new();
+        for kernel in over.steps.iter().chain(over.checks.iter().map(|(_, kernel)| kernel)) {
+            kernels.push(self.kernel(*kernel)?);
+        }
+        let (steps, checks) = kernels.split_at(over.steps.len());
+        let mut iterate = Iterate::new(&self.platform).devices(self.devices.iter().copied());
+        if let Some(shares) = &self.shares {
+            iterate = iterate.shares(shares.iter().copied());
+        }
+        if self.is_recorded {
+            iterate = iterate.record();
+        }
+        iterate = steps.iter().fold(iterate, |iterate, (kernel, items)| iterate.step(kernel, *items));
+        for ((every, _), (kernel, items)) in over.checks.iter().zip(checks) {
+            iterate = iterate.step_every(*every, kernel, *items);
+        }
+        for (one, other) in &over.swaps {
+            let [one, other] = [one, other].map(|array| &self.buffers[self.places[*array]]);
+            iterate = one.swap(&**other, iterate);
+        }
+        if let Some(until) = until {
+            let array = self.buffers[self.places[until.array]].clone();
+            iterate = iterate.every(until.every, move |_| {
+                Ok(if until.holds(array.first()?) {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                })
+            });
+        }
+        let Iterated { steps: done, is_stopped, strips, report, shares, .. } =
+            iterate.run(count).map_err(Box::new)?;
+        for kernel in &over.steps {
+            let name = &self.plan.kernels[*kernel].name;
+            let full_name = kernel_name(&self.plan, &self.plan.kernels[*kernel]);
+            let of_kernel = strips.iter().filter(|strip| strip.kernel == full_name);
+            let items = of_kernel.map(|strip| (strip.device, strip.items.end - strip.items.start)).collect();
+            progress.ran(name, done, items);
+        }
+        for (every, kernel) in &over.checks {
+            progress.ran(&self.plan.kernels[*kernel].name, done / every, Vec::new());
+        }
+        if done % 2 == 1 {
+            over.swaps.iter().for_each(|(one, other)| self.places.swap(*one, *other));
+        }
+        progress.reports.extend(report);
+        progress.repeats.push(Repeated { count: done, is_stopped, shares: Some(shares) });
+        Ok(())
+    }
+
+    /// Returns a kernel with the buffers in the places of its arrays, and its items.
+    fn kernel(&mut self, index: usize) -> Result<(Kernel, u64), ApplicationError> {
+        let plan = &self.plan.kernels[index];
+        let items = plan.items[plan.axis];
+        let places: Vec<usize> = plan.arrays().map(|(array, _)| self.places[array]).collect();
+        let key = (index, places);
+        if let Some(kernel) = self.kernels.get(&key) {
+            return Ok((kernel.clone(), items));
+        }
+        // Packages are whole tiles and work-groups of every device.
+        let grain = self.launchers[index].iter().fold(1, |grain, (device, _)| {
+            let variant = plan.variant(self.platform.device_desc(*device).kind);
+            let own = variant.group[plan.axis].saturating_mul(variant.tile[plan.axis]);
+            (grain / gcd(grain, own)).saturating_mul(own)
+        });
+        let inner: Vec<u64> =
+            (0..plan.dimensions).filter(|axis| *axis != plan.axis).map(|axis| plan.items[axis]).collect();
+        let mut kernel = Kernel::new(kernel_name(&self.plan, plan), grain);
+        kernel = match inner[..] {
+            [] => kernel,
+            [x] => kernel.rows(x, 1),
+            [x, y, ..] => kernel.planes([x, y], [1, 1]),
+        };
+        for (argument, _) in &plan.arguments {
+            kernel = match argument {
+                ArgumentPlan::Array { array, access, part } => {
+                    let shape = &self.plan.arrays[*array];
+                    let footprint = part.footprint(&shape.shape, shape.element.bytes());
+                    kernel.argument(Argument::part(
+                        self.buffers[self.places[*array]].raw(),
+                        *access,
+                        footprint,
+                    ))
+                }
+                ArgumentPlan::Reduction { array, operation } => {
+                    kernel.argument(self.buffers[self.places[*array]].reduction(*operation))
+                }
+                ArgumentPlan::Scalar(scalar) => kernel.scalar(*scalar),
+                ArgumentPlan::Local(bytes) => kernel.local_memory(*bytes),
+            };
+        }
+        if plan.is_undivided {
+            kernel = kernel.undivided();
+        }
+        let misfit = |cause| misfit(plan, cause);
+        let kernel = kernel.along(plan.axis).map_err(misfit)?;
+        let kernel = kernel.launchers(self.launchers[index].iter().cloned()).map_err(misfit)?;
+        self.kernels.insert(key, kernel.clone());
+        Ok((kernel, items))
+    }
+}
+
+/// Steps that are run over strips.
+#[derive(Default)]
+struct OverStrips {
+    steps: Vec<usize>,
+    swaps: Vec<(usize, usize)>,
+    checks: Vec<(u64, usize)>,
+}
+
+impl Progress {
+    fn ran(&mut self, kernel: &str, runs: u64, items: Vec<(DeviceId, u64)>) {
+        match self.kernels.iter_mut().find(|known| known.kernel == kernel) {
+            Some(known) => {
+                known.runs += runs;
+                known.items = items;
+            }
+            None => self.kernels.push(KernelRuns { kernel: kernel.to_owned(), runs, items }),
+        }
+    }
+}
+
+fn failed(array: &ArrayPlan, cause: AcquireError) -> ApplicationError {
+    ApplicationError::Access { array: array.name.clone(), cause: Box::new(cause) }
+}
+
+/// Returns the name of a kernel for what is learned about it, which another application's kernel may not
+/// have.
+fn kernel_name(plan: &Plan, kernel: &KernelPlan) -> String {
+    format!("{}.{}", plan.name, kernel.name)
+}
+
+/// Adds the place of the argument or of the kernel.
+fn misfit(plan: &KernelPlan, cause: dml_core::Misfit) -> ApplicationError {
+    let argument = match &cause {
+        dml_core::Misfit::Argument { index, .. } => plan.arguments.get(*index),
+        _ => None,
+    };
+    let mut place = argument.map_or(&plan.place, |(_, place)| place).clone();
+    place.message = cause.to_string();
+    ApplicationError::Misfit(place)
+}
+
+/// Joins the reports of runs that followed each other.
+fn joined(reports: Vec<Report>) -> Option<Report> {
+    let mut reports = reports.into_iter();
+    let mut all = reports.next()?;
+    for report in reports {
+        let shift = report.begun.saturating_sub(all.begun);
+        if !all.kernel.split(", ").any(|kernel| kernel == report.kernel) {
+            all.kernel = format!("{}, {}", all.kernel, report.kernel);
+        }
+        all.duration = all.duration.max(shift + report.duration);
+        for mut package in report.packages {
+            for time in [&mut package.start, &mut package.begun, &mut package.computed, &mut package.end] {
+                *time += shift;
+            }
+            all.packages.push(package);
+        }
+        for device in report.devices {
+            match all.devices.iter_mut().find(|known| known.device == device.device) {
+                Some(known) => {
+                    known.packages += device.packages;
+                    known.items += device.items;
+                    known.busy += device.busy;
+                    known.end = if device.packages > 0 { shift + device.end } else { known.end };
+                }
+                None => all.devices.push(device),
+            }
+        }
+        all.failures.extend(report.failures);
+        all.left_out.retain(|left_out| report.left_out.contains(left_out));
+    }
+    // By device and time, as in the report of a run.
+    all.packages.sort_by_key(|package| (package.device, package.start));
+    Some(all)
+}
