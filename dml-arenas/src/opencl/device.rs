@@ -53,6 +53,8 @@ pub(super) struct Found {
     pub(super) is_fine_grained: bool,
     /// The device's PCI address, if its driver reports it.
     pub(super) pci: Option<String>,
+    /// Number of earlier devices that are the same processor: a driver may list it several times.
+    twins: usize,
     /// Why the device cannot be used; `None` if it can.
     pub(super) defect: Option<String>,
 }
@@ -114,7 +116,10 @@ fn find() -> Result<Listing, i32> {
         // A driver that is registered twice lists the same handles twice.
         for id in ids.into_iter().filter(|&id| seen.insert(id.addr())) {
             let name = platform.name().map_or_else(|_| title.clone(), |name| clean(&name));
-            listing.found.push(Found::new(Device::new(id), &name));
+            let mut found = Found::new(Device::new(id), &name);
+            let is_twin = |other: &&Found| other.sort == Sort::Cpu && other.description == found.description;
+            found.twins = listing.found.iter().filter(is_twin).count();
+            listing.found.push(found);
         }
     }
     Ok(listing)
@@ -147,6 +152,7 @@ impl Found {
             is_discrete: false,
             is_fine_grained: false,
             pci: None,
+            twins: 0,
             defect: None,
         };
         found.defect = found
@@ -213,7 +219,7 @@ impl Found {
     }
 
     /// Returns the sub-device of `units` compute units, made once in the life of the program and never
-    /// released.
+    /// released. Devices that are the same processor get different units, if there are enough.
     ///
     /// A sub-device should live until the last queue on it is gone. PoCL 3.1 frees it with its last
     /// reference, although the thread that completed a command still releases the event, and with it the
@@ -229,12 +235,15 @@ impl Found {
         let count = isize::try_from(units).map_err(|_| "the number is too large".to_owned())?;
         let by_counts = [CL_DEVICE_PARTITION_BY_COUNTS, count, CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, 0];
         let equally = [CL_DEVICE_PARTITION_EQUALLY, count, 0];
-        let ids = create_sub_devices(self.device.id(), &by_counts)
-            .or_else(|_| create_sub_devices(self.device.id(), &equally))
+        let ways = if self.twins > 0 { [&equally[..], &by_counts] } else { [&by_counts[..], &equally] };
+        let ids = create_sub_devices(self.device.id(), ways[0])
+            .or_else(|_| create_sub_devices(self.device.id(), ways[1]))
             .map_err(|code| format!("its driver cannot split it: {}", words(code)))?;
         // SAFETY: the call created these sub-devices, and hands over one reference to each.
         let parts: Vec<_> = ids.into_iter().map(|id| unsafe { SubDevice::own(id) }).collect();
-        let part = parts.into_iter().next().ok_or_else(|| "its driver returned no sub-devices".to_owned())?;
+        let place = self.twins % parts.len().max(1);
+        let part = parts.into_iter().nth(place);
+        let part = part.ok_or_else(|| "its driver returned no sub-devices".to_owned())?;
         let id = part.raw();
         let got = Device::new(id).max_compute_units().map_err(|error| words(error.0))?;
         if got != units {
