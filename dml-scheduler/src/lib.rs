@@ -43,7 +43,7 @@ mod run;
 
 pub use base::package::{Package, UnitId};
 pub use check::{CheckError, Checked, Departure, Wrong, check_footprints};
-pub use iterate::{Iterate, IterateError, Iterated, Stepped, Strip};
+pub use iterate::{Iterate, IterateError, Iterated, Measured, Stepped, Strip};
 pub use kernel::{
     Argument, Footprint, FootprintError, FootprintFault, Kernel, KernelError, NotStarted, Variant,
 };

@@ -58,6 +58,11 @@ impl Balance {
         !self.is_balanced && self.corrections < MOST
     }
 
+    /// Returns whether the devices ended together, or there is but one.
+    pub(super) fn is_balanced(&self) -> bool {
+        self.is_balanced || self.devices() < 2
+    }
+
     /// Notes that another correction would move no item.
     pub(super) fn rest(&mut self) {
         self.is_balanced = true;

@@ -37,6 +37,7 @@ mod run;
 mod strips;
 
 use crate::kernel::{Argument, FootprintError, Kernel, KernelError};
+use crate::model::Knowledge;
 use crate::report::{Report, RunError};
 use balance::Balance;
 use bytemuck::Pod;
@@ -102,6 +103,7 @@ pub struct Iterate<'a> {
     checkpoints: Option<u64>,
     is_recorded: bool,
     stop: Option<&'a AtomicBool>,
+    knowledge: Option<Knowledge>,
 }
 
 type Callback<'a> = dyn FnMut(&Stepped<'_>) -> Result<ControlFlow<()>, KernelError> + 'a;
@@ -223,7 +225,19 @@ pub struct Iterated {
     pub report: Option<Report>,
     /// The ratios of the last strips, by device: what a later run can begin with. 0 if a device was left out.
     pub shares: Vec<f64>,
+    /// The measured steps by which strips were corrected, or found balanced.
+    pub measured: Vec<Measured>,
     swaps: Swaps,
+}
+
+/// A step whose durations were measured, to correct the strips.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Measured {
+    /// The ratios of the strips, by device.
+    pub shares: Vec<f64>,
+    /// The duration of each device's part; `None` if it had none.
+    pub durations: Vec<Option<Duration>>,
 }
 
 /// The state between two steps, for a callback. No kernel is in flight.
@@ -287,6 +301,7 @@ impl<'a> Iterate<'a> {
             checkpoints: None,
             is_recorded: false,
             stop: None,
+            knowledge: None,
         }
     }
 
@@ -310,6 +325,15 @@ impl<'a> Iterate<'a> {
     #[must_use]
     pub fn first_shares(mut self, shares: impl IntoIterator<Item = f64>) -> Self {
         self.shares = Some((shares.into_iter().collect(), true));
+        self
+    }
+
+    /// Cuts the strips that an earlier run with this knowledge found, and does not correct them. Without
+    /// such a run, or after [`first_shares`](Self::first_shares), it keeps those of this run if the devices
+    /// ended together. They belong to the first kernel's name, its number of items and the devices.
+    #[must_use]
+    pub fn knowledge(mut self, knowledge: &Knowledge) -> Self {
+        self.knowledge = Some(knowledge.clone());
         self
     }
 
@@ -421,9 +445,13 @@ impl<'a> Iterate<'a> {
         Run::new(self, steps, Location::caller())?.run()
     }
 
-    fn balance(&self, devices: usize) -> Result<Balance, IterateError> {
+    fn balance(&self, chosen: &[DeviceId]) -> Result<Balance, IterateError> {
+        let devices = chosen.len();
         let Some((shares, are_corrected)) = self.shares.clone() else {
-            return Ok(Balance::new(vec![1.0; devices]));
+            let known = self.knowledge.as_ref().zip(self.steps.first());
+            let descs = chosen.iter().map(|device| self.platform.device_desc(*device));
+            let known = known.and_then(|(known, (kernel, items))| known.strips(kernel.name(), *items, descs));
+            return Ok(known.map_or_else(|| Balance::new(vec![1.0; devices]), Balance::fixed));
         };
         if shares.len() != devices
             || !shares.iter().all(|share| share.is_finite() && *share >= 0.0)

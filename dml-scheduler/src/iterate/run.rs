@@ -4,9 +4,9 @@ use super::balance::Balance;
 use super::kept::Kept;
 use super::plan::{Kernels, Part, Plan};
 use super::recorded::{End, Recorded};
-use super::{Iterate, IterateError, Iterated, Stepped};
+use super::{Iterate, IterateError, Iterated, Measured, Stepped};
 use crate::kernel::Argument;
-use dml_core::{DeviceId, Submission, Submit, SubmitError};
+use dml_core::{DeviceId, DeviceKind, Submission, Submit, SubmitError};
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,6 +36,7 @@ pub(super) struct Run<'a> {
     aside: Duration,
     kept: Option<Kept>,
     recorded: Option<Recorded>,
+    measured: Vec<Measured>,
     /// Devices of which a kernel failed since the last recovery.
     suspects: Vec<DeviceId>,
     failed: Vec<DeviceId>,
@@ -73,7 +74,7 @@ impl<'a> Run<'a> {
         origin: &'static Location<'static>,
     ) -> Result<Self, IterateError> {
         let devices = iterate.chosen()?;
-        let balance = iterate.balance(devices.len())?;
+        let balance = iterate.balance(&devices)?;
         let kernels = iterate.kernels(&devices, origin)?;
         let plan = Plan::new(&kernels, &devices, balance.shares())?;
         Ok(Self {
@@ -89,6 +90,7 @@ impl<'a> Run<'a> {
             aside: Duration::ZERO,
             kept: None,
             recorded: None,
+            measured: Vec::new(),
             suspects: Vec::new(),
             failed: Vec::new(),
         })
@@ -104,6 +106,7 @@ impl<'a> Run<'a> {
         while let Err(error) = self.all() {
             self.recover(error)?;
         }
+        self.keep_strips();
         let name = self.kernels.steps[0].first().map_or("", |kernel| kernel.name());
         let report =
             self.recorded.map(|recorded| recorded.report(self.iterate.platform, name, &self.devices));
@@ -116,6 +119,7 @@ impl<'a> Run<'a> {
             failed: self.failed,
             report,
             shares: self.balance.shares().to_vec(),
+            measured: self.measured,
             swaps: self.iterate.swaps,
         })
     }
@@ -128,6 +132,17 @@ impl<'a> Run<'a> {
         }
         self.make(u64::MAX)?;
         self.settle()
+    }
+
+    /// Keeps strips that were measured and found balanced.
+    fn keep_strips(&self) {
+        let is_found = self.balance.is_balanced() && !self.measured.is_empty() && self.failed.is_empty();
+        if let (true, Some(knowledge), Some((kernel, items))) =
+            (is_found, &self.iterate.knowledge, self.iterate.steps.first())
+        {
+            let descs = self.devices.iter().map(|device| self.iterate.platform.device_desc(*device));
+            knowledge.keep_strips(kernel.name(), *items, descs, self.balance.shares());
+        }
     }
 
     fn remaining(&self) -> u64 {
@@ -298,6 +313,7 @@ impl<'a> Run<'a> {
     fn choose_strips(&mut self) -> Result<(), IterateError> {
         let (mut alone, mut together) = (None, 0.0);
         while self.balance.measures() && self.remaining() > 0 {
+            let shares = self.balance.shares().to_vec();
             let ends = self.measured()?;
             together = slowest(&ends);
             if alone.is_none() {
@@ -306,7 +322,10 @@ impl<'a> Run<'a> {
                     return Ok(());
                 }
             }
-            if self.balance.correct(&ends.iter().map(Ends::all).collect::<Vec<_>>()) {
+            let durations: Vec<Option<Duration>> = ends.iter().map(Ends::all).collect();
+            let is_corrected = self.balance.correct(&durations);
+            self.measured.push(Measured { shares, durations });
+            if is_corrected {
                 let corrected = Plan::new(&self.kernels, &self.devices, self.balance.shares())?;
                 if corrected.cuts == self.plan.cuts {
                     self.balance.rest();
@@ -456,6 +475,12 @@ fn submit(iterate: &Iterate<'_>, devices: &[DeviceId], part: &Part) -> Result<Su
     let Part { unit, launcher, kernel, items, total, shape, arguments, is_border } = part;
     let submit = iterate.platform.submit(devices[*unit], launcher).label(kernel);
     let submit = if *is_border { submit.ends_alone() } else { submit };
+    // A processor copies on the threads that compute. A copy behind the interior would wait for that.
+    let copies_itself = iterate.platform.device_desc(devices[*unit]).kind == DeviceKind::Cpu;
+    let submit = match iterate.platform.host() {
+        Some(host) if *is_border && copies_itself => submit.bring_results(host),
+        _ => submit,
+    };
     let submit = arguments.iter().cloned().fold(submit, Submit::argument);
     submit.part(items.clone(), *total, *shape)
 }

@@ -35,6 +35,8 @@ pub(crate) const EXPLORES: f64 = 0.1;
 const NEW_KERNEL_SECONDS: f64 = 300e-6;
 /// Maximum number of kernels that are kept; it limits the file's size.
 const MOST_KERNELS: usize = 4096;
+/// Maximum number of sizes and sets of devices with strips of a kernel; it limits the file's size.
+const MOST_STRIPS: usize = 64;
 /// Upper bound of the slowdown that one run can show for a device beside another one.
 const MOST_SLOWDOWN: f64 = 4.0;
 
@@ -76,6 +78,9 @@ struct Book {
 pub(crate) struct KernelModel {
     /// Models by device name.
     devices: BTreeMap<String, DeviceModel>,
+    /// Ratios of strips by the number of items and the names of the devices.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    strips: Vec<Strips>,
     /// Remaining exploration budget, in seconds. Not saved: each process has its own.
     #[serde(skip)]
     pub(crate) credit: f64,
@@ -83,7 +88,28 @@ pub(crate) struct KernelModel {
 
 impl Default for KernelModel {
     fn default() -> Self {
-        Self { devices: BTreeMap::new(), credit: NEW_KERNEL_SECONDS }
+        Self { devices: BTreeMap::new(), strips: Vec::new(), credit: NEW_KERNEL_SECONDS }
+    }
+}
+
+/// Ratios of strips with which devices ended together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Strips {
+    items: u64,
+    /// The ratios by device name.
+    ratios: BTreeMap<String, f64>,
+}
+
+impl Strips {
+    fn is_of(&self, items: u64, names: &[String]) -> bool {
+        let is_known = |name| self.ratios.contains_key(name);
+        self.items == items && self.ratios.len() == names.len() && names.iter().all(is_known)
+    }
+
+    fn is_valid(&self) -> bool {
+        let ratios = || self.ratios.values();
+        ratios().all(|ratio| ratio.is_finite() && *ratio >= 0.0) && ratios().any(|ratio| *ratio > 0.0)
     }
 }
 
@@ -194,6 +220,10 @@ impl DeviceModel {
 }
 
 impl KernelModel {
+    fn has_valid_strips(&self) -> bool {
+        self.strips.iter().all(Strips::is_valid)
+    }
+
     /// Returns the model of the kernel on a device.
     pub(crate) fn device(&self, name: &str) -> Option<&DeviceModel> {
         self.devices.get(name)
@@ -259,14 +289,57 @@ impl Knowledge {
         self.0.book.lock().kernels.remove(kernel).is_some()
     }
 
-    /// Returns the known kernels in order, each with the names of the devices that have a known time.
+    /// Returns the known kernels in order, each with the names of the devices of which something is known.
     #[must_use]
     pub fn kernels(&self) -> Vec<(String, Vec<String>)> {
         let known = |model: &KernelModel| {
             let devices = model.devices.iter().filter(|(_, device)| device.is_known());
-            devices.map(|(name, _)| name.clone()).collect()
+            let strips = model.strips.iter().flat_map(|strips| strips.ratios.keys());
+            let mut names: Vec<String> = devices.map(|(name, _)| name).chain(strips).cloned().collect();
+            names.sort();
+            names.dedup();
+            names
         };
         self.0.book.lock().kernels.iter().map(|(name, model)| (name.clone(), known(model))).collect()
+    }
+
+    /// Returns the ratios of the strips with which devices ended together in repeated steps of a kernel of so
+    /// many items; `None` if no run with these devices has found any ([`Iterate::knowledge`](crate::Iterate)).
+    #[must_use]
+    pub fn strips<'a>(
+        &self,
+        kernel: &str,
+        items: u64,
+        devices: impl IntoIterator<Item = &'a DeviceDesc>,
+    ) -> Option<Vec<f64>> {
+        let names: Vec<String> = devices.into_iter().map(|desc| name_of(desc, false)).collect();
+        self.with(kernel, |model| {
+            let found = model.strips.iter().find(|strips| strips.is_of(items, &names))?;
+            Some(names.iter().map(|name| found.ratios[name]).collect())
+        })
+    }
+
+    /// Keeps the ratios of the strips of a kernel, one for each device. Those that are no valid ratios are
+    /// ignored.
+    pub fn keep_strips<'a>(
+        &self,
+        kernel: &str,
+        items: u64,
+        devices: impl IntoIterator<Item = &'a DeviceDesc>,
+        ratios: &[f64],
+    ) {
+        let names: Vec<String> = devices.into_iter().map(|desc| name_of(desc, false)).collect();
+        let strips = Strips { items, ratios: names.iter().cloned().zip(ratios.iter().copied()).collect() };
+        if !strips.is_of(items, &names) || !strips.is_valid() {
+            return;
+        }
+        self.change(kernel, |model| {
+            model.strips.retain(|strips| !strips.is_of(items, &names));
+            if model.strips.len() >= MOST_STRIPS {
+                model.strips.remove(0);
+            }
+            model.strips.push(strips);
+        });
     }
 
     /// Calls `look` with the model of a kernel, which is empty for an unknown kernel.

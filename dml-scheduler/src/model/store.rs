@@ -186,6 +186,9 @@ fn load(path: &Path) -> Result<Book, KnowledgeError> {
     }
     let Contents { book, .. }: Contents<Book> =
         serde_json::from_str(&text).map_err(|error| corrupt(error.to_string()))?;
+    if let Some((kernel, _)) = book.kernels.iter().find(|(_, model)| !model.has_valid_strips()) {
+        return Err(corrupt(format!("kernel {kernel:?} has invalid strips")));
+    }
     let mut devices = book
         .kernels
         .iter()
