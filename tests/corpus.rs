@@ -42,6 +42,19 @@ fn the_corpus_of_the_reference_model() {
     assert!(inputs > 0 && operations > inputs, "an empty corpus proves nothing");
 }
 
+#[cfg(feature = "app")]
+#[test]
+fn the_corpus_of_application_files() {
+    let read = |bytes: &[u8]| {
+        let Ok(text) = std::str::from_utf8(bytes) else { return 0 };
+        let read = dml::app::Application::from_text("app.toml", text, &dml::app::Changes::new());
+        // Their sources are not there.
+        u64::from(read.is_err())
+    };
+    let (inputs, refused) = replay("application", read);
+    assert!(inputs > 0 && refused > 0, "an empty corpus proves nothing");
+}
+
 #[cfg(all(feature = "command", feature = "offload", target_os = "linux"))]
 #[test]
 fn the_corpus_of_arenas_that_ship() {

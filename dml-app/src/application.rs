@@ -1,12 +1,12 @@
 //! An application, as its file describes it.
 
 use crate::error::ApplicationError;
-use crate::expression::{Values, evaluate};
 use crate::launch;
-use crate::plan::{Overrides, Plan};
+use crate::plan::Plan;
 use crate::prepared::{Outcome, Prepared};
 use dml_arenas::files;
 use dml_core::{DeviceId, Platform};
+use indexmap::IndexMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ const MOST_BYTES: u64 = 16 << 20;
 /// # Examples
 /// ```no_run
 /// # fn example(platform: &dml_core::Platform) -> Result<(), dml_app::ApplicationError> {
-/// use dml_app::Application;
+/// use dml_app::{Application, Changes};
 ///
-/// let mut application = Application::from_file("examples/apps/stencil2d/stencil2d.toml")?;
-/// application.set_parameter("n", "1024")?;
+/// let changes = Changes::new().parameter("n", "1024");
+/// let application = Application::from_file_with("examples/apps/stencil2d/stencil2d.toml", &changes)?;
 /// // SAFETY: the kernels stay within the parts that the file declares.
 /// let outcome = unsafe { application.run(platform) }?;
 /// println!("{:?}", outcome.duration);
@@ -33,9 +33,47 @@ const MOST_BYTES: u64 = 16 << 20;
 #[derive(Clone, Debug)]
 pub struct Application {
     path: PathBuf,
-    text: Arc<str>,
-    overrides: Overrides,
     plan: Arc<Plan>,
+}
+
+/// Values that replace those of an application file.
+///
+/// ```
+/// use dml_app::Changes;
+///
+/// let changes = Changes::new().parameter("n", "2 * 512").input("from", "first.npy").output("from", "last.npy");
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct Changes {
+    pub(crate) parameters: IndexMap<String, String>,
+    pub(crate) inputs: IndexMap<String, PathBuf>,
+    pub(crate) outputs: IndexMap<String, PathBuf>,
+}
+
+impl Changes {
+    /// Starts with no changes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Changes a parameter to a number, or to an expression of numbers.
+    pub fn parameter(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.parameters.insert(name.into(), value.into());
+        self
+    }
+
+    /// Takes the first contents of an array from this file.
+    pub fn input(mut self, array: impl Into<String>, path: impl Into<PathBuf>) -> Self {
+        self.inputs.insert(array.into(), path.into());
+        self
+    }
+
+    /// Writes the last contents of an array to this file.
+    pub fn output(mut self, array: impl Into<String>, path: impl Into<PathBuf>) -> Self {
+        self.outputs.insert(array.into(), path.into());
+        self
+    }
 }
 
 impl Application {
@@ -44,24 +82,37 @@ impl Application {
     /// # Errors
     /// [`ApplicationError::Read`], or [`ApplicationError::Invalid`] with all mistakes.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ApplicationError> {
+        Self::from_file_with(path, &Changes::new())
+    }
+
+    /// Reads an application file with changed values.
+    ///
+    /// # Errors
+    /// As [`from_file`](Self::from_file). [`ApplicationError::Unknown`] if the application does not have what
+    /// is changed, and [`ApplicationError::Value`] for a value that is no number.
+    pub fn from_file_with(path: impl AsRef<Path>, changes: &Changes) -> Result<Self, ApplicationError> {
         let path = path.as_ref();
         let read = files::read(path, files::Source::FileOrPipe, MOST_BYTES);
         let bytes = read.map_err(|cause| ApplicationError::Read { path: path.to_owned(), cause })?;
-        let text = String::from_utf8(bytes).map_err(|error| ApplicationError::Read {
+        let text = String::from_utf8(bytes).map_err(|_| ApplicationError::Read {
             path: path.to_owned(),
-            cause: std::io::Error::new(std::io::ErrorKind::InvalidData, error.utf8_error()),
+            cause: std::io::Error::new(std::io::ErrorKind::InvalidData, "it is no text"),
         })?;
-        Self::from_text(path, &text)
+        Self::from_text(path, &text, changes)
     }
 
-    /// Checks the text of an application file, whose files are relative to those of `path`.
+    /// Checks the text of an application file with changed values. Its files are relative to `path`.
     ///
     /// # Errors
-    /// [`ApplicationError::Invalid`] with all mistakes.
-    pub fn from_text(path: impl AsRef<Path>, text: &str) -> Result<Self, ApplicationError> {
-        let (path, overrides) = (path.as_ref().to_owned(), Overrides::default());
-        let plan = Plan::read(&path, text, &overrides)?;
-        Ok(Self { path, text: text.into(), overrides, plan: Arc::new(plan) })
+    /// As [`from_file_with`](Self::from_file_with), without [`ApplicationError::Read`].
+    pub fn from_text(
+        path: impl AsRef<Path>,
+        text: &str,
+        changes: &Changes,
+    ) -> Result<Self, ApplicationError> {
+        let path = path.as_ref().to_owned();
+        let plan = Plan::read(&path, text, changes)?;
+        Ok(Self { path, plan: Arc::new(plan) })
     }
 
     /// Returns the application's name.
@@ -86,61 +137,9 @@ impl Application {
         self.plan.kernels.iter().map(|kernel| &*kernel.name)
     }
 
-    /// Changes a parameter to a number, or to an expression of numbers.
-    ///
-    /// # Errors
-    /// [`ApplicationError::Unknown`] if there is no such parameter; [`ApplicationError::Invalid`] if the
-    /// application has mistakes with this value. It then keeps the old one.
-    pub fn set_parameter(&mut self, name: &str, value: &str) -> Result<(), ApplicationError> {
-        let known = self.plan.values.keys().map(String::as_str);
-        self.check_known("parameter", name, known)?;
-        let value = evaluate(value, &Values::new())
-            .map_err(|reason| ApplicationError::Value { name: name.to_owned(), reason })?;
-        self.with(|overrides| _ = overrides.parameters.insert(name.to_owned(), value))
-    }
-
-    /// Takes the first contents of an array from this file.
-    ///
-    /// # Errors
-    /// As [`set_parameter`](Self::set_parameter).
-    pub fn set_input(&mut self, array: &str, path: impl Into<PathBuf>) -> Result<(), ApplicationError> {
-        self.check_known("array", array, self.arrays())?;
-        let path = path.into();
-        self.with(|overrides| _ = overrides.inputs.insert(array.to_owned(), path))
-    }
-
-    /// Writes the last contents of an array to this file.
-    ///
-    /// # Errors
-    /// As [`set_parameter`](Self::set_parameter).
-    pub fn set_output(&mut self, array: &str, path: impl Into<PathBuf>) -> Result<(), ApplicationError> {
-        self.check_known("array", array, self.arrays())?;
-        let path = path.into();
-        self.with(|overrides| _ = overrides.outputs.insert(array.to_owned(), path))
-    }
-
-    fn check_known<'a>(
-        &self,
-        kind: &'static str,
-        name: &str,
-        known: impl Iterator<Item = &'a str>,
-    ) -> Result<(), ApplicationError> {
-        let known: Vec<&str> = known.collect();
-        if known.contains(&name) {
-            return Ok(());
-        }
-        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        let (application, name) = (self.plan.name.clone(), name.to_owned());
-        Err(ApplicationError::Unknown { application, kind, name, known })
-    }
-
-    /// Checks the application again with changed values.
-    fn with(&mut self, change: impl FnOnce(&mut Overrides)) -> Result<(), ApplicationError> {
-        let mut overrides = self.overrides.clone();
-        change(&mut overrides);
-        self.plan = Arc::new(Plan::read(&self.path, &self.text, &overrides)?);
-        self.overrides = overrides;
-        Ok(())
+    /// Returns the files that the application reads: itself, its sources and its inputs.
+    pub fn inputs(&self) -> impl Iterator<Item = &Path> {
+        std::iter::once(&*self.path).chain(self.plan.files.iter().map(|file| &**file))
     }
 
     /// Checks that a device has a source of every kernel.

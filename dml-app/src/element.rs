@@ -233,6 +233,8 @@ macro_rules! reals {
                 match operation {
                     Operation::Sum => one + other,
                     Operation::Product => one * other,
+                    // No number is the result of one.
+                    _ if one.is_nan() || other.is_nan() => Self::NAN,
                     Operation::Min => one.min(other),
                     Operation::Max => one.max(other),
                 }

@@ -1,9 +1,8 @@
 //! Why an application cannot be read or run.
 
 use crate::fault::{Fault, Faults};
-use dml_arenas::launch::BuildError;
 use dml_core::{AcquireError, ConfigError};
-use dml_scheduler::{IterateError, RunError};
+use dml_scheduler::{CheckError, IterateError, RunError};
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -61,12 +60,26 @@ pub enum ApplicationError {
         /// Why.
         reason: String,
     },
-    /// A kernel cannot be compiled. The error contains the compiler's output.
-    #[error(transparent)]
-    Build(#[from] BuildError),
+    /// A kernel cannot be compiled. The message has the source and the compiler's output.
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    #[error("{place}")]
+    Build {
+        /// The place of the source's name.
+        place: Fault,
+        /// The error of the compiler.
+        cause: Box<dml_arenas::launch::BuildError>,
+    },
     /// The arguments or the work-groups of a kernel do not fit its function.
     #[error("{0}")]
     Misfit(Fault),
+    /// A kernel does not keep to the declared part of an array, or this cannot be checked.
+    #[error("{place}")]
+    Parts {
+        /// The place of the argument or of the kernel, with the message.
+        place: Fault,
+        /// The error of the check.
+        cause: Box<CheckError>,
+    },
     /// An array cannot be allocated.
     #[error("array {array}: {cause}")]
     Allocate {

@@ -15,6 +15,9 @@ use std::fmt;
 /// Deepest nesting of parentheses and signs.
 const DEEPEST: usize = 64;
 
+/// Longest expression, in bytes.
+const LONGEST: usize = 1000;
+
 /// The value of an expression.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Number {
@@ -77,6 +80,9 @@ pub(crate) fn is_name(text: &str) -> bool {
 
 /// Evaluates an expression.
 pub(crate) fn evaluate(text: &str, values: &Values) -> Result<Number, String> {
+    if text.len() > LONGEST {
+        return Err(format!("an expression of {} bytes is too long", text.len()));
+    }
     let mut reader = Reader { text, at: 0, values, depth: 0 };
     let value = reader.sum()?;
     match reader.rest().chars().next() {
@@ -238,7 +244,8 @@ mod tests {
         ] {
             assert_eq!(evaluate(text, &values()), Err(message.to_owned()), "{text}");
         }
-        let deep = "(".repeat(100_000);
+        let deep = "(".repeat(1000);
         assert!(evaluate(&deep, &values()).unwrap_err().ends_with("is nested too deeply"));
+        assert!(evaluate(&(deep + "("), &values()).unwrap_err().ends_with("is too long"));
     }
 }

@@ -1,8 +1,9 @@
 //! Launchers of a kernel's variants.
 
+use crate::error::ApplicationError;
 use crate::plan::{Code, KernelPlan, VariantPlan};
 #[cfg(any(feature = "cuda", feature = "opencl"))]
-use dml_arenas::launch::{BuildError, CompiledKernel, CompiledLauncher};
+use dml_arenas::launch::{CompiledKernel, CompiledLauncher};
 use dml_core::{
     DeviceId, Fence, Grants, ItemShape, Launch, LaunchArg, LaunchError, Launcher, Misfit, Platform,
 };
@@ -84,25 +85,30 @@ pub(crate) fn code<'a>(
 /// Compiles a kernel for a device that has a source.
 ///
 /// # Safety
-/// As [`CompiledLauncher::new`]: the source is trusted like the program itself.
-#[cfg(any(feature = "cuda", feature = "opencl"))]
+/// As `CompiledLauncher::new`: the source is trusted like the program itself.
 pub(crate) unsafe fn launcher(
     platform: &Platform,
     device: DeviceId,
     kernel: &KernelPlan,
-) -> Result<Option<Arc<dyn Launcher>>, BuildError> {
+) -> Result<Option<Arc<dyn Launcher>>, ApplicationError> {
     let variant = kernel.variant(platform.device_desc(device).kind);
-    let mut inner = None;
+    let inner: Option<Arc<dyn Launcher>> = None;
     #[cfg(feature = "opencl")]
-    if let (Some(arena), Some(code)) = (platform.home_as(device), &variant.opencl) {
-        // SAFETY: as the caller guarantees.
-        inner = Some(unsafe { built::<dml_arenas::opencl::OpenClKernel>(arena, code, &variant.function) }?);
-    }
+    let inner = match (platform.home_as(device), &variant.opencl) {
+        (Some(arena), Some(code)) => {
+            // SAFETY: as the caller guarantees.
+            Some(unsafe { built::<dml_arenas::opencl::OpenClKernel>(arena, code, &variant.function) }?)
+        }
+        _ => inner,
+    };
     #[cfg(feature = "cuda")]
-    if let (Some(arena), Some(code)) = (platform.home_as(device), &variant.cuda) {
-        // SAFETY: as the caller guarantees.
-        inner = Some(unsafe { built::<dml_arenas::cuda::CudaKernel>(arena, code, &variant.function) }?);
-    }
+    let inner = match (platform.home_as(device), &variant.cuda) {
+        (Some(arena), Some(code)) => {
+            // SAFETY: as the caller guarantees.
+            Some(unsafe { built::<dml_arenas::cuda::CudaKernel>(arena, code, &variant.function) }?)
+        }
+        _ => inner,
+    };
     let axes = |axis: usize| kernel.items[axis].div_ceil(variant.tile[axis]);
     let shape = shape([axes(0), axes(1), axes(2)], variant.group, kernel.dimensions, kernel.axis);
     let tiled =
@@ -111,14 +117,18 @@ pub(crate) unsafe fn launcher(
 }
 
 /// # Safety
-/// As [`CompiledLauncher::new`].
+/// As `CompiledLauncher::new`.
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 unsafe fn built<K: CompiledKernel>(
     arena: &K::Arena,
     code: &Code,
     function: &str,
-) -> Result<Arc<dyn Launcher>, BuildError> {
-    let kernel = K::build(arena, &code.text, function, &code.options)?;
+) -> Result<Arc<dyn Launcher>, ApplicationError> {
+    let kernel = K::build(arena, &code.text, function, &code.options).map_err(|cause| {
+        let mut place = code.place.clone();
+        place.message = format!("{}: {cause}", place.message);
+        ApplicationError::Build { place, cause: Box::new(cause) }
+    })?;
     // SAFETY: as the caller guarantees.
     Ok(Arc::new(unsafe { CompiledLauncher::new(kernel) }.labelled(function)))
 }

@@ -21,6 +21,11 @@
 //! The three parts of the file are those of STEPOCL ("Automatic OpenCL code generation for multi-device
 //! heterogeneous architectures", section III).
 
+#![cfg_attr(
+    not(any(feature = "cuda", feature = "opencl")),
+    allow(dead_code, reason = "without a framework no source is compiled")
+)]
+
 mod application;
 mod arrays;
 mod data;
@@ -35,8 +40,8 @@ mod prepared;
 mod resolve;
 mod schema;
 
-pub use application::Application;
+pub use application::{Application, Changes};
 pub use error::ApplicationError;
 pub use fault::{Fault, Faults};
-pub use prepared::{KernelRuns, Outcome, Prepared, Repeated};
+pub use prepared::{KernelRuns, Outcome, Prepared, Profile, Repeated};
 pub use schema::ElementType;

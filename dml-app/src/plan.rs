@@ -5,7 +5,6 @@ use crate::fault::Fault;
 use crate::part::Part;
 use crate::schema::{ElementType, Operation};
 use dml_core::{Access, DeviceKind, Scalar};
-use indexmap::IndexMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,6 +16,8 @@ pub(crate) struct Plan {
     pub(crate) arrays: Vec<ArrayPlan>,
     pub(crate) kernels: Vec<KernelPlan>,
     pub(crate) run: Vec<StepPlan>,
+    /// The sources and the inputs.
+    pub(crate) files: Vec<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -65,6 +66,8 @@ pub(crate) struct VariantPlan {
 /// A source with the options of its compiler.
 #[derive(Clone, Debug)]
 pub(crate) struct Code {
+    /// The place of the file's name, with that name as the message.
+    pub(crate) place: Fault,
     pub(crate) text: Arc<str>,
     pub(crate) options: String,
 }
@@ -98,14 +101,6 @@ impl Until {
     pub(crate) fn holds(&self, value: f64) -> bool {
         if self.is_below { value < self.limit } else { value > self.limit }
     }
-}
-
-/// Values that replace those of the file.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Overrides {
-    pub(crate) parameters: IndexMap<String, Number>,
-    pub(crate) inputs: IndexMap<String, PathBuf>,
-    pub(crate) outputs: IndexMap<String, PathBuf>,
 }
 
 impl ArrayPlan {

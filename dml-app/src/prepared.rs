@@ -13,7 +13,10 @@ use crate::launch;
 use crate::plan::{ArgumentPlan, ArrayPlan, KernelPlan, Plan, StepPlan, Until, gcd};
 use dml_core::{AcquireError, Buffer, DeviceId, Launcher, Platform};
 use dml_scheduler::policy::PolicySpec;
-use dml_scheduler::{Argument, Coexecutor, Iterate, Iterated, Kernel, Report};
+use dml_scheduler::{
+    Argument, CheckError, Coexecutor, Departure, Iterate, Iterated, Kernel, Knowledge, Measured, Report,
+    check_footprints,
+};
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::ControlFlow;
@@ -35,6 +38,8 @@ pub struct Prepared {
     /// Kernels with the buffers that they were made for.
     kernels: HashMap<(usize, Vec<usize>), Kernel>,
     coexecutor: Coexecutor,
+    knowledge: Knowledge,
+    has_policy: bool,
     shares: Option<Vec<f64>>,
     is_recorded: bool,
 }
@@ -73,9 +78,37 @@ pub struct Repeated {
     pub count: u64,
     /// Whether `until` ended them.
     pub is_stopped: bool,
-    /// The ratios of the devices' strips at the end; `None` if the steps were not run over strips.
-    pub shares: Option<Vec<f64>>,
+    /// The array of `until`, and its first element at the end.
+    pub until: Option<(String, f64)>,
+    /// The ratios of the devices' strips at the end. If the steps were not run over strips, the reason.
+    pub strips: Result<Vec<f64>, &'static str>,
 }
+
+/// The profile of a kernel, or of the first one of repeated steps.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Profile {
+    /// The name of the kernel.
+    pub kernel: String,
+    /// Its number of items along the axis that devices divide.
+    pub items: u64,
+    /// The measured steps, each with corrected strips.
+    pub measured: Vec<Measured>,
+    /// The ratios that are kept, by device.
+    pub shares: Vec<f64>,
+    /// Whether the devices ended together with them: the standard deviation of the durations was at most 5
+    /// percent of their mean.
+    pub is_balanced: bool,
+}
+
+/// Whether the strips that a run begins with are corrected.
+enum Corrected {
+    Yes,
+    No,
+}
+
+/// Steps of a profile: all corrections, each of the shortest of three steps.
+const PROFILED: u64 = 32;
 
 /// What a run has done so far.
 #[derive(Default)]
@@ -109,13 +142,11 @@ impl Prepared {
         let mut launchers = Vec::new();
         for kernel in &plan.kernels {
             let mut of_kernel: Vec<(DeviceId, Arc<dyn Launcher>)> = Vec::new();
-            #[cfg(any(feature = "cuda", feature = "opencl"))]
             for &device in &devices {
                 // SAFETY: as the caller guarantees.
                 let launcher = unsafe { launch::launcher(platform, device, kernel) }?;
                 of_kernel.extend(launcher.map(|launcher| (device, launcher)));
             }
-            let _ = (kernel, &mut of_kernel);
             launchers.push(of_kernel);
         }
         let buffers: Vec<_> =
@@ -128,6 +159,8 @@ impl Prepared {
             launchers,
             kernels: HashMap::new(),
             coexecutor: Coexecutor::new(platform).devices(devices),
+            knowledge: Knowledge::new(),
+            has_policy: false,
             shares: None,
             is_recorded: false,
             plan,
@@ -139,9 +172,18 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// Sets the policy of kernels that are not repeated over strips.
+    /// Sets the policy of kernels that are not repeated over strips. By default it is
+    /// [`Static`](PolicySpec::Static) with the ratios of a [profile](Self::profile), or else
+    /// [`Calibrated`](PolicySpec::Calibrated).
     pub fn policy(&mut self, policy: PolicySpec) {
         self.coexecutor = self.coexecutor.clone().policy(policy);
+        self.has_policy = true;
+    }
+
+    /// Uses what earlier runs taught about the kernels, and adds to it.
+    pub fn knowledge(&mut self, knowledge: &Knowledge) {
+        self.knowledge = knowledge.clone();
+        self.coexecutor = self.coexecutor.clone().knowledge(knowledge);
     }
 
     /// Sets the ratios of the devices' strips in repeated steps, one for each device; 0 leaves it out. They
@@ -185,11 +227,8 @@ impl Prepared {
     /// # Errors
     /// [`ApplicationError`]. The arrays then have undefined contents, until the next run begins.
     pub fn run(&mut self) -> Result<Outcome, ApplicationError> {
-        self.places = (0..self.buffers.len()).collect();
+        self.reset()?;
         let plan = self.plan.clone();
-        for (array, buffer) in plan.arrays.iter().zip(&self.buffers) {
-            buffer.fill(array)?;
-        }
         let mut progress = Progress::default();
         let begun = Instant::now();
         for (index, step) in plan.run.iter().enumerate() {
@@ -205,6 +244,111 @@ impl Prepared {
         Ok(Outcome { duration, kernels, repeats, report: joined(reports) })
     }
 
+    /// Runs the steps, and repeats each kernel, or each group of repeated steps, until devices with strips in
+    /// these ratios end together. Keeps the ratios in the knowledge, where later runs find them. Without
+    /// ratios to begin with, strips are equal.
+    ///
+    /// Kernels that are undivided, or that reduce, have no profile.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Source
+    /// "Automatic OpenCL code generation for multi-device heterogeneous architectures", section IV-B: the
+    /// offline profiler.
+    pub fn profile(&mut self) -> Result<Vec<Profile>, ApplicationError> {
+        self.reset()?;
+        let plan = self.plan.clone();
+        let mut profiles = Vec::new();
+        self.profile_steps(&plan.run, &mut profiles)?;
+        Ok(profiles)
+    }
+
+    fn profile_steps(
+        &mut self,
+        steps: &[StepPlan],
+        profiles: &mut Vec<Profile>,
+    ) -> Result<(), ApplicationError> {
+        let mut nothing = Progress::default();
+        for step in steps {
+            let over = match step {
+                StepPlan::Repeat { run, until, .. } => self.over_strips(run, until.as_ref()),
+                step => self.over_strips(std::slice::from_ref(step), None),
+            };
+            match (over, step) {
+                (Ok(over), _) => {
+                    let kernel = &self.plan.kernels[over.steps[0]];
+                    let (name, items) = (kernel.name.clone(), kernel.items[kernel.axis]);
+                    if !profiles.iter().any(|profile| profile.kernel == name) {
+                        let profile = self.profile_strips(&over, name, items)?;
+                        profiles.push(profile);
+                    }
+                }
+                (Err(_), StepPlan::Repeat { run, .. }) => self.profile_steps(run, profiles)?,
+                // What follows reads its results.
+                (Err(_), step) => self.step(step, 1, false, &mut nothing)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn profile_strips(
+        &mut self,
+        over: &OverStrips,
+        kernel: String,
+        items: u64,
+    ) -> Result<Profile, ApplicationError> {
+        let first = self.shares.clone().unwrap_or_else(|| vec![1.0; self.devices.len()]);
+        let measured =
+            self.iterate(over, PROFILED, None, Some((first, Corrected::Yes)), &mut Progress::default())?;
+        let spread = |measured: &Measured| {
+            let seconds: Vec<f64> = measured.durations.iter().flatten().map(Duration::as_secs_f64).collect();
+            let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
+            (seconds.iter().map(|d| (d - mean).powi(2)).sum::<f64>() / seconds.len() as f64).sqrt() / mean
+        };
+        // An end that is noticed late looks like balance, but not like speed.
+        let slowest = |measured: &Measured| measured.durations.iter().flatten().max().copied();
+        let best = measured.iter().min_by_key(|measured| slowest(measured));
+        let (shares, is_balanced) = match best {
+            Some(best) => (best.shares.clone(), spread(best) <= 0.05),
+            None => (vec![1.0; self.devices.len()], true),
+        };
+        let name = kernel_name(&self.plan.name, &kernel);
+        let descs = self.devices.iter().map(|device| self.platform.device_desc(*device));
+        if !measured.is_empty() {
+            self.knowledge.keep_strips(&name, items, descs, &shares);
+        }
+        Ok(Profile { kernel, items, measured, shares, is_balanced })
+    }
+
+    /// Checks that kernels touch only the declared parts of arrays, by launches on changed copies of the
+    /// first contents ([`check_footprints`]). Returns the kernels and arrays of which wrong reads cannot be
+    /// seen, because all elements are equal.
+    ///
+    /// Undivided kernels are not checked.
+    ///
+    /// # Errors
+    /// [`ApplicationError::Parts`] with the first departure.
+    pub fn check_parts(&mut self) -> Result<Vec<(String, String)>, ApplicationError> {
+        self.reset()?;
+        let plan = self.plan.clone();
+        let mut unseen = Vec::new();
+        for (index, of_kernel) in plan.kernels.iter().enumerate().filter(|(_, kernel)| !kernel.is_undivided) {
+            let (kernel, items) = self.kernel(index)?;
+            for &device in &self.devices {
+                let checked = check_footprints(&self.platform, &kernel, items, device);
+                let checked = checked.map_err(|cause| parts(of_kernel, &plan.arrays, cause))?;
+                for argument in checked.unseen_reads {
+                    if let Some((ArgumentPlan::Array { array, .. }, _)) = of_kernel.arguments.get(argument) {
+                        unseen.push((of_kernel.name.clone(), plan.arrays[*array].name.clone()));
+                    }
+                }
+            }
+        }
+        unseen.dedup();
+        Ok(unseen)
+    }
+
     /// Writes the arrays that have a file.
     ///
     /// # Errors
@@ -217,6 +361,16 @@ impl Prepared {
             })?;
         }
         Ok(())
+    }
+
+    /// Writes the first contents of the arrays, as each run does.
+    ///
+    /// # Errors
+    /// [`ApplicationError::File`] or [`ApplicationError::Access`].
+    pub fn reset(&mut self) -> Result<(), ApplicationError> {
+        self.places = (0..self.buffers.len()).collect();
+        let mut arrays = self.plan.arrays.iter().zip(&self.buffers);
+        arrays.try_for_each(|(array, buffer)| buffer.fill(array))
     }
 
     /// Runs a step of some repetition, from 1.
@@ -237,8 +391,11 @@ impl Prepared {
                 Ok(())
             }
             StepPlan::Repeat { count, until, run } => match self.over_strips(run, until.as_ref()) {
-                Some(steps) => self.iterate(&steps, *count, until.as_ref(), progress),
-                None => self.repeat(run, *count, until.as_ref(), progress),
+                Ok(steps) => {
+                    let shares = self.shares.clone().map(|shares| (shares, Corrected::No));
+                    self.iterate(&steps, *count, until.as_ref(), shares, progress).map(drop)
+                }
+                Err(reason) => self.repeat(run, *count, until.as_ref(), reason, progress),
             },
         }
     }
@@ -250,11 +407,17 @@ impl Prepared {
         progress: &mut Progress,
     ) -> Result<(), ApplicationError> {
         let (kernel, items) = self.kernel(index)?;
-        // Results that another kernel may read stay where they are.
-        let coexecutor = match is_last {
-            true => self.coexecutor.clone(),
-            false => self.coexecutor.clone().collect_on(None),
-        };
+        let mut coexecutor = self.coexecutor.clone();
+        if !is_last {
+            // Results that another kernel may read stay where they are.
+            coexecutor = coexecutor.collect_on(None);
+        }
+        let descs = self.devices.iter().map(|device| self.platform.device_desc(*device));
+        if let Some(ratios) = self.knowledge.strips(kernel.name(), items, descs)
+            && !self.has_policy
+        {
+            coexecutor = coexecutor.policy(PolicySpec::Static).powers(ratios);
+        }
         let name = &self.plan.kernels[index].name;
         let report = coexecutor
             .run(&kernel, items)
@@ -273,6 +436,7 @@ impl Prepared {
         steps: &[StepPlan],
         count: u64,
         until: Option<&Until>,
+        reason: &'static str,
         progress: &mut Progress,
     ) -> Result<(), ApplicationError> {
         let (mut done, mut is_stopped) = (0, false);
@@ -288,41 +452,55 @@ impl Prepared {
                 is_stopped = until.holds(value);
             }
         }
-        progress.repeats.push(Repeated { count: done, is_stopped, shares: None });
+        let until = self.until_value(until)?;
+        progress.repeats.push(Repeated { count: done, is_stopped, until, strips: Err(reason) });
         Ok(())
     }
 
-    /// Returns steps that can be run over strips: kernels, then exchanges, then kernels that check.
-    fn over_strips(&self, steps: &[StepPlan], until: Option<&Until>) -> Option<OverStrips> {
+    /// Returns the name and the first element of the array that ends repetitions.
+    fn until_value(&self, until: Option<&Until>) -> Result<Option<(String, f64)>, ApplicationError> {
+        let Some(until) = until else { return Ok(None) };
+        let array = &self.plan.arrays[until.array];
+        let value = self.buffers[self.places[until.array]].first().map_err(|cause| failed(array, cause))?;
+        Ok(Some((array.name.clone(), value)))
+    }
+
+    /// Returns steps that can be run over strips: kernels, then exchanges, then kernels that check. Otherwise
+    /// returns the reason.
+    fn over_strips(&self, steps: &[StepPlan], until: Option<&Until>) -> Result<OverStrips, &'static str> {
         let mut over = OverStrips::default();
         for step in steps {
             match *step {
                 StepPlan::Kernel { kernel, every } => {
                     let plan = &self.plan.kernels[kernel];
                     if plan.is_undivided {
-                        return None;
+                        return Err("a kernel is undivided");
                     }
                     if every > 1 || plan.has_reductions() {
                         over.checks.push((every, kernel));
                     } else if over.checks.is_empty() && over.swaps.is_empty() {
                         over.steps.push(kernel);
                     } else {
-                        return None;
+                        return Err("a kernel follows a swap, a reduction or a kernel with `every`");
                     }
                 }
                 StepPlan::Swap(one, other) => {
-                    let is_taken = |array: usize| over.swaps.iter().any(|(a, b)| array == *a || array == *b);
-                    if !over.checks.is_empty() || is_taken(one) || is_taken(other) {
-                        return None;
+                    if over.swaps_any(&[one, other]) {
+                        return Err("an array is in two swaps");
+                    }
+                    if !over.checks.is_empty() {
+                        return Err("a swap follows a reduction or a kernel with `every`");
                     }
                     over.swaps.push((one, other));
                 }
-                StepPlan::Repeat { .. } => return None,
+                StepPlan::Repeat { .. } => return Err("steps within are repeated"),
             }
         }
-        let is_swapped = |array: usize| over.swaps.iter().any(|(a, b)| array == *a || array == *b);
-        let is_right = !over.steps.is_empty() && until.is_none_or(|until| !is_swapped(until.array));
-        is_right.then_some(over)
+        match until {
+            _ if over.steps.is_empty() => Err("no kernel has neither a reduction nor `every`"),
+            Some(until) if over.swaps_any(&[until.array]) => Err("the array of `until` is swapped"),
+            _ => Ok(over),
+        }
     }
 
     /// Runs steps over strips.
@@ -331,11 +509,13 @@ impl Prepared {
         over: &OverStrips,
         count: u64,
         until: Option<&Until>,
+        shares: Option<(Vec<f64>, Corrected)>,
         progress: &mut Progress,
-    ) -> Result<(), ApplicationError> {
+    ) -> Result<Vec<Measured>, ApplicationError> {
         if count == 0 {
-            progress.repeats.push(Repeated { count, is_stopped: false, shares: None });
-            return Ok(());
+            let strips = Err("there are no repetitions");
+            progress.repeats.push(Repeated { count, is_stopped: false, until: None, strips });
+            return Ok(Vec::new());
         }
         let mut kernels = Vec::new();
         for kernel in over.steps.iter().chain(over.checks.iter().map(|(_, kernel)| kernel)) {
@@ -343,9 +523,12 @@ impl Prepared {
         }
         let (steps, checks) = kernels.split_at(over.steps.len());
         let mut iterate = Iterate::new(&self.platform).devices(self.devices.iter().copied());
-        if let Some(shares) = &self.shares {
-            iterate = iterate.shares(shares.iter().copied());
-        }
+        iterate = iterate.knowledge(&self.knowledge);
+        iterate = match shares {
+            Some((shares, Corrected::No)) => iterate.shares(shares),
+            Some((shares, Corrected::Yes)) => iterate.first_shares(shares),
+            None => iterate,
+        };
         if self.is_recorded {
             iterate = iterate.record();
         }
@@ -367,11 +550,11 @@ impl Prepared {
                 })
             });
         }
-        let Iterated { steps: done, is_stopped, strips, report, shares, .. } =
+        let Iterated { steps: done, is_stopped, strips, report, shares, measured, .. } =
             iterate.run(count).map_err(Box::new)?;
         for kernel in &over.steps {
             let name = &self.plan.kernels[*kernel].name;
-            let full_name = kernel_name(&self.plan, &self.plan.kernels[*kernel]);
+            let full_name = kernel_name(&self.plan.name, name);
             let of_kernel = strips.iter().filter(|strip| strip.kernel == full_name);
             let items = of_kernel.map(|strip| (strip.device, strip.items.end - strip.items.start)).collect();
             progress.ran(name, done, items);
@@ -383,8 +566,9 @@ impl Prepared {
             over.swaps.iter().for_each(|(one, other)| self.places.swap(*one, *other));
         }
         progress.reports.extend(report);
-        progress.repeats.push(Repeated { count: done, is_stopped, shares: Some(shares) });
-        Ok(())
+        let until = self.until_value(until)?;
+        progress.repeats.push(Repeated { count: done, is_stopped, until, strips: Ok(shares) });
+        Ok(measured)
     }
 
     /// Returns a kernel with the buffers in the places of its arrays, and its items.
@@ -404,7 +588,7 @@ impl Prepared {
         });
         let inner: Vec<u64> =
             (0..plan.dimensions).filter(|axis| *axis != plan.axis).map(|axis| plan.items[axis]).collect();
-        let mut kernel = Kernel::new(kernel_name(&self.plan, plan), grain);
+        let mut kernel = Kernel::new(kernel_name(&self.plan.name, &plan.name), grain);
         kernel = match inner[..] {
             [] => kernel,
             [x] => kernel.rows(x, 1),
@@ -447,6 +631,12 @@ struct OverStrips {
     checks: Vec<(u64, usize)>,
 }
 
+impl OverStrips {
+    fn swaps_any(&self, arrays: &[usize]) -> bool {
+        self.swaps.iter().any(|(one, other)| arrays.contains(one) || arrays.contains(other))
+    }
+}
+
 impl Progress {
     fn ran(&mut self, kernel: &str, runs: u64, items: Vec<(DeviceId, u64)>) {
         match self.kernels.iter_mut().find(|known| known.kernel == kernel) {
@@ -465,8 +655,8 @@ fn failed(array: &ArrayPlan, cause: AcquireError) -> ApplicationError {
 
 /// Returns the name of a kernel for what is learned about it, which another application's kernel may not
 /// have.
-fn kernel_name(plan: &Plan, kernel: &KernelPlan) -> String {
-    format!("{}.{}", plan.name, kernel.name)
+fn kernel_name(application: &str, kernel: &str) -> String {
+    format!("{application}.{kernel}")
 }
 
 /// Adds the place of the argument or of the kernel.
@@ -478,6 +668,42 @@ fn misfit(plan: &KernelPlan, cause: dml_core::Misfit) -> ApplicationError {
     let mut place = argument.map_or(&plan.place, |(_, place)| place).clone();
     place.message = cause.to_string();
     ApplicationError::Misfit(place)
+}
+
+/// Adds the place of the argument or of the kernel.
+fn parts(plan: &KernelPlan, arrays: &[ArrayPlan], cause: CheckError) -> ApplicationError {
+    let mut place = plan.place.clone();
+    place.message = cause.to_string();
+    if let CheckError::Wrong(wrong) = &cause
+        && let Some((ArgumentPlan::Array { array, .. }, of_argument)) = plan.arguments.get(wrong.argument)
+    {
+        let array = &arrays[*array];
+        let mut element = wrong.byte / array.element.bytes();
+        let mut index = Vec::new();
+        for length in array.shape.iter().rev() {
+            index.insert(0, element % length);
+            element /= length;
+        }
+        let how = match wrong.how {
+            Departure::WritesOutside => "is written, and is not in the declared part",
+            Departure::ReadsOutside => "is read, and is not in the declared part",
+            Departure::Lacks => "is needed, and is not in the declared part",
+            Departure::LeavesOut => "is not written, although `writes` declares it: expected `updates`",
+            Departure::Differs => "differs between runs on the same contents",
+            Departure::DependsOnCut => "differs when the items are divided otherwise",
+            _ => "is in the part of all items, and in none of their two halves",
+        };
+        let (name, device, items) = (&array.name, &wrong.device, &wrong.items);
+        place = of_argument.clone();
+        place.message = format!(
+            "kernel {} on {device}, items {} to {} along {}: element {index:?} of array {name} {how}",
+            plan.name,
+            items.start,
+            items.end.saturating_sub(1),
+            ["x", "y", "z"][plan.axis],
+        );
+    }
+    ApplicationError::Parts { place, cause: Box::new(cause) }
 }
 
 /// Joins the reports of runs that followed each other.

@@ -5,13 +5,15 @@
 //!                                    └── all mistakes, each with its place
 //! ```
 
+use crate::application::Changes;
 use crate::data::{self, Contents};
 use crate::element::{Element, with_type};
+use crate::error::ApplicationError;
 use crate::expression::{Number, Values, evaluate, is_name};
 use crate::fault::{Checked, Faults, Span};
 use crate::part::{self, Part};
 use crate::plan::{
-    ArgumentPlan, ArrayPlan, Code, KernelPlan, Overrides, Plan, Source, StepPlan, Until, VariantPlan, gcd,
+    ArgumentPlan, ArrayPlan, Code, KernelPlan, Plan, Source, StepPlan, Until, VariantPlan, gcd,
 };
 use crate::schema::{self, Axes, Description, ElementType, Expression};
 use dml_arenas::files;
@@ -22,19 +24,21 @@ use toml::Spanned;
 
 /// Most bytes of a source file.
 const MOST_SOURCE_BYTES: u64 = 64 << 20;
+/// The names of the axes of items.
+const AXES: [&str; 3] = ["x", "y", "z"];
 /// Work-items of a group by the number of dimensions.
 const GROUPS: [[u64; 3]; 3] = [[64, 1, 1], [64, 4, 1], [64, 4, 1]];
 
 impl Plan {
     /// Reads an application from the text of its file.
-    pub(crate) fn read(path: &Path, text: &str, overrides: &Overrides) -> Result<Self, Faults> {
+    pub(crate) fn read(path: &Path, text: &str, changes: &Changes) -> Result<Self, ApplicationError> {
         let mut checked = Checked::new(path, text);
         let description: Description = match toml::from_str(text) {
             Ok(description) => description,
             Err(error) => {
                 let message = error.message().lines().collect::<Vec<_>>().join(": ");
                 checked.wrong(&error.span().unwrap_or(0..0), message);
-                return Err(checked.end().expect_err("there is a mistake"));
+                return Err(checked.end().expect_err("there is a mistake").into());
             }
         };
         let name = description.name.clone().unwrap_or_else(|| {
@@ -42,16 +46,50 @@ impl Plan {
                 .map_or_else(|| "application".to_owned(), |stem| stem.to_string_lossy().into_owned())
         });
         let values = Values::new();
-        let resolver = Resolver { checked, values, overrides, description: &description };
-        resolver.plan(name)
+        check_known(&name, &description, changes)?;
+        let mut numbers = IndexMap::new();
+        for (name, value) in &changes.parameters {
+            let value = evaluate(value, &Values::new())
+                .map_err(|reason| ApplicationError::Value { name: name.clone(), reason })?;
+            numbers.insert(&**name, value);
+        }
+        let files = Vec::new();
+        let resolver = Resolver { checked, values, numbers, changes, description: &description, files };
+        Ok(resolver.plan(name)?)
     }
 }
 
 struct Resolver<'a> {
     checked: Checked<'a>,
     values: Values,
-    overrides: &'a Overrides,
+    /// The changed parameters.
+    numbers: IndexMap<&'a str, Number>,
+    changes: &'a Changes,
     description: &'a Description,
+    /// The sources and the inputs.
+    files: Vec<PathBuf>,
+}
+
+/// Checks that the application has what is changed.
+fn check_known(
+    application: &str,
+    description: &Description,
+    changes: &Changes,
+) -> Result<(), ApplicationError> {
+    let arrays = || changes.inputs.keys().chain(changes.outputs.keys());
+    let unknown = |kind, name: &String, known| {
+        let (application, name) = (application.to_owned(), name.clone());
+        Err(ApplicationError::Unknown { application, kind, name, known })
+    };
+    if let Some(name) =
+        changes.parameters.keys().find(|name| position(&description.parameters, name).is_none())
+    {
+        return unknown("parameter", name, names(&description.parameters));
+    }
+    if let Some(name) = arrays().find(|name| position(&description.arrays, name).is_none()) {
+        return unknown("array", name, names(&description.arrays));
+    }
+    Ok(())
 }
 
 /// An item of a map, with the places of its name and of its value.
@@ -91,7 +129,7 @@ impl<'a> Resolver<'a> {
             self.checked.wrong(&steps.span(), "expected a kernel to run, found nothing");
         }
         self.checked.end()?;
-        Ok(Plan { name, values: self.values, arrays, kernels, run })
+        Ok(Plan { name, values: self.values, arrays, kernels, run, files: self.files })
     }
 
     /// Checks that names are those of C, so that expressions can name them.
@@ -105,7 +143,7 @@ impl<'a> Resolver<'a> {
     fn parameters(&mut self) {
         for (name, value) in &self.description.parameters {
             self.check_name(name);
-            let set = self.overrides.parameters.get(name.get_ref()).copied();
+            let set = self.numbers.get(&**name.get_ref()).copied();
             let value = set.map_or_else(|| value.get_ref().value(&self.values), Ok);
             let span = self.description.parameters[name].span();
             // A wrong one has a value, so that its uses are no further mistakes.
@@ -129,7 +167,7 @@ impl<'a> Resolver<'a> {
         let (name, span) = (name.get_ref(), array.span());
         let array = array.get_ref();
         let element = *array.element.get_ref();
-        let input = self.overrides.inputs.get(name);
+        let input = self.changes.inputs.get(name);
         let from = match (input, &array.from) {
             (Some(path), _) => Some((Source::File(path.clone()), span.clone())),
             (None, Some(from)) => self.source(from, element).map(|source| (source, from.span())),
@@ -159,6 +197,25 @@ impl<'a> Resolver<'a> {
             }
             _ => None,
         };
+        if let (Some((contents, path)), None) = (&found, of_file)
+            && array
+                .shape
+                .get_ref()
+                .iter()
+                .any(|length| length.get_ref().name().is_some_and(|name| !self.values.contains_key(name)))
+        {
+            let why = match contents {
+                Contents::Array(_, shape) | Contents::Picture(shape) => {
+                    format!("its shape is {shape:?}, and the array has {axes} axes")
+                }
+                Contents::Bytes(_) => "it has no shape; only .npy and .png have one".to_owned(),
+            };
+            self.checked.wrong(&from_span, format!("{path}: {why}"));
+            return None;
+        }
+        if let Source::File(path) = &from {
+            self.files.push(path.clone());
+        }
         let mut shape = Vec::new();
         for (axis, length) in array.shape.get_ref().iter().enumerate() {
             // An unknown name takes its value from the file.
@@ -181,7 +238,7 @@ impl<'a> Resolver<'a> {
         {
             self.checked.wrong(&from_span, format!("{path}: {why}"));
         }
-        let output = self.overrides.outputs.get(name).cloned();
+        let output = self.changes.outputs.get(name).cloned();
         let to = output.or_else(|| array.to.as_ref().map(|to| PathBuf::from(to.get_ref())));
         if let Some(why) = to.as_deref().and_then(|path| data::unwritable(path, &shape)) {
             let span = array.to.as_ref().map_or(span, Spanned::span);
@@ -249,8 +306,12 @@ impl<'a> Resolver<'a> {
         for (axis, given) in given.into_iter().enumerate() {
             let Some(given) = given else { continue };
             if axis >= dimensions {
-                self.checked
-                    .wrong(&given.span(), format!("the items have {dimensions} axes, and not this one"));
+                let what = format!(
+                    "the items have no axis {}: there are {}",
+                    AXES[axis],
+                    AXES[..dimensions].join(", ")
+                );
+                self.checked.wrong(&given.span(), what);
                 is_right = false;
             } else {
                 match self.count(given, 1) {
@@ -280,7 +341,11 @@ impl<'a> Resolver<'a> {
             Some(split) => {
                 let axis = *split.get_ref() as usize;
                 if axis >= dimensions {
-                    let what = format!("the items have {dimensions} axes, and not this one");
+                    let what = format!(
+                        "the items have no axis {}: there are {}",
+                        AXES[axis],
+                        AXES[..dimensions].join(", ")
+                    );
                     self.checked.wrong(&split.span(), what);
                     return None;
                 }
@@ -358,7 +423,7 @@ impl<'a> Resolver<'a> {
             if seen.insert(array, changes).is_some_and(|earlier| earlier || changes) {
                 let name = &arrays[array].name;
                 let what = format!(
-                    "array {name} is two arguments, of which one changes it: expected `updates` of one"
+                    "array {name} is an argument twice, and one of them changes it: expected one argument with `updates`"
                 );
                 self.checked.wrong(&schema.span(), what);
             }
@@ -381,9 +446,18 @@ impl<'a> Resolver<'a> {
         let mut defines = String::new();
         for (macro_name, value) in kernel.define.iter().chain(&variant.define) {
             self.check_name(macro_name);
-            if let Some(value) = self.number(value) {
-                defines += &format!("-D{}={value} ", macro_name.get_ref());
+            let text = match (value.get_ref(), value.get_ref().value(&self.values)) {
+                (_, Ok(number)) => number.to_string(),
+                // Text that is no expression, such as a type.
+                (Expression::Text(text), Err(_)) => text.clone(),
+                (_, Err(_)) => String::new(),
+            };
+            if text.contains(char::is_whitespace) || text.is_empty() {
+                let what =
+                    format!("expected a number, an expression, or text without spaces, found \"{text}\"");
+                self.checked.wrong(&value.span(), what);
             }
+            defines += &format!("-D{}={text} ", macro_name.get_ref());
         }
         let function = variant.function.as_ref().or(kernel.function.as_ref());
         if let Some(function) = function
@@ -408,7 +482,9 @@ impl<'a> Resolver<'a> {
                     String::from_utf8(bytes).map_err(|_| format!("{}: it is no text", path.display()))
                 });
             let text = self.checked.or_wrong(&file.span(), text)?;
-            Some(Code { text: text.into(), options })
+            let place = self.checked.fault(&file.span(), path.display().to_string());
+            self.files.push(path);
+            Some(Code { place, text: text.into(), options })
         };
         let opencl = code(variant.opencl.as_ref().or(kernel.opencl.as_ref()), opencl_options);
         let cuda = code(variant.cuda.as_ref().or(kernel.cuda.as_ref()), cuda_options);
@@ -514,7 +590,7 @@ impl<'a> Resolver<'a> {
             let (length, name) = (array.shape[along.axis], part::AXES[array.shape.len() - 1][along.axis]);
             let needed = items.checked_mul(along.count).and_then(|needed| needed.checked_add(along.offset));
             if needed.is_none_or(|needed| needed > length) {
-                let axis = ["x", "y", "z"][axis];
+                let axis = AXES[axis];
                 let needed = needed.map_or_else(|| "more".to_owned(), |needed| needed.to_string());
                 let what = format!(
                     "{items} items along {axis} need {needed} {name}, and array {} has {length}",
@@ -585,8 +661,14 @@ impl<'a> Resolver<'a> {
                 };
                 let (one, other) = (self.array_named(one)?, self.array_named(other)?);
                 let like = |array: &ArrayPlan| (array.element, array.shape.clone());
-                if one == other || like(&arrays[one]) != like(&arrays[other]) {
-                    let what = "expected two arrays of the same type and shape";
+                let describe =
+                    |array: &ArrayPlan| format!("{} is {:?} of {}", array.name, array.shape, array.element);
+                if one == other {
+                    let what = format!("array {} cannot change places with itself", arrays[one].name);
+                    self.checked.wrong(&swap.span(), what);
+                } else if like(&arrays[one]) != like(&arrays[other]) {
+                    let [one, other] = [one, other].map(|array| describe(&arrays[array]));
+                    let what = format!("expected two arrays of the same type and shape: {one}, {other}");
                     self.checked.wrong(&swap.span(), what);
                 }
                 let is_reduced = |array: usize| {
@@ -631,6 +713,7 @@ impl<'a> Resolver<'a> {
     fn until(&mut self, until: &Spanned<String>, run: &[StepPlan], kernels: &[KernelPlan]) -> Option<Until> {
         let text = until.get_ref();
         let parts = text.find(['<', '>']).map(|at| (text[..at].trim(), &text[at..=at], &text[at + 1..]));
+        let parts = parts.filter(|(.., limit)| !limit.starts_with('='));
         let parts = parts.ok_or_else(|| {
             format!(
                 "expected an array, `<` or `>`, and a number, such as \"change < 1e-3\", found \"{text}\""

@@ -1,6 +1,6 @@
 //! Mistakes in application files, each with its place and what was expected.
 
-use dml_app::{Application, ApplicationError};
+use dml_app::{Application, ApplicationError, Changes};
 use std::fs;
 use tempfile::TempDir;
 
@@ -122,7 +122,7 @@ const CASES: &[(&str, &str, &str)] = &[
     (
         "file = \"table.npy\"",
         "file = \"step.cl\"",
-        "10:36: there is no parameter `entries`: there are n, steps, weight",
+        "10:55: FOLDER/step.cl: it has no shape; only .npy and .png have one",
     ),
     ("shape = [\"entries\"]", "shape = [8]", "10:47: FOLDER/table.npy: its shape is [7], not [8]"),
     (
@@ -159,9 +159,9 @@ const CASES: &[(&str, &str, &str)] = &[
     (
         "items = { x = 20, y = \"n\" }",
         "items = { x = 20, y = \"n\" }\nsplit = \"z\"",
-        "14:9: the items have 2 axes, and not this one",
+        "14:9: the items have no axis z: there are x, y",
     ),
-    ("group = { x = 64 }", "group = { x = 64, y = 2 }", "24:23: the items have 1 axes, and not this one"),
+    ("group = { x = 64 }", "group = { x = 64, y = 2 }", "24:23: the items have no axis y: there are x"),
     (
         "group = { x = 64 }",
         "group = { x = 64 }\nfunction = \"a b\"",
@@ -211,7 +211,7 @@ const CASES: &[(&str, &str, &str)] = &[
     (
         "{ array = \"table\", reads = \"whole\" }",
         "{ array = \"to\", reads = \"rows\" }",
-        "17:3: array to is two arguments, of which one changes it: expected `updates` of one",
+        "17:3: array to is an argument twice, and one of them changes it: expected one argument with `updates`",
     ),
     (
         "{ uint = \"n\" }",
@@ -230,6 +230,11 @@ const CASES: &[(&str, &str, &str)] = &[
         "19:12: 0.5 is no integer of the type uint: 0 to 4294967295",
     ),
     ("{ uint = \"n\" }", "{ local = 0 }", "19:13: 0 is no integer of at least 1"),
+    (
+        "until = \"count < 5\"",
+        "until = \"count <= 5\"",
+        "28:9: expected an array, `<` or `>`, and a number, such as \"change < 1e-3\", found \"count <= 5\"",
+    ),
     // What runs.
     (
         "run = [{ kernel = \"step\" },",
@@ -245,12 +250,12 @@ const CASES: &[(&str, &str, &str)] = &[
     (
         "swap = [\"from\", \"to\"]",
         "swap = [\"from\", \"from\"]",
-        "29:38: expected two arrays of the same type and shape",
+        "29:38: array from cannot change places with itself",
     ),
     (
         "swap = [\"from\", \"to\"]",
         "swap = [\"from\", \"table\"]",
-        "29:38: expected two arrays of the same type and shape",
+        "29:38: expected two arrays of the same type and shape: from is [100, 20] of float, table is [7] of float",
     ),
     (
         "until = \"count < 5\"",
@@ -281,7 +286,7 @@ fn folder() -> TempDir {
 
 fn mistakes(folder: &TempDir, text: &str) -> Vec<String> {
     let path = folder.path().join("app.toml");
-    match Application::from_text(&path, text) {
+    match Application::from_text(&path, text, &Changes::new()) {
         Ok(_) => Vec::new(),
         Err(ApplicationError::Invalid(faults)) => {
             let lines: Vec<String> = faults.as_slice().iter().map(ToString::to_string).collect();
@@ -334,26 +339,77 @@ fn a_file_that_is_no_text_or_missing_is_named() {
     assert!(told.starts_with(&format!("cannot read the application {}", missing.display())), "{told}");
     let binary = folder.path().join("table.npy");
     let told = Application::from_file(&binary).expect_err("it is binary").to_string();
-    assert!(told.contains("invalid utf-8"), "{told}");
+    assert!(told.ends_with("it is no text"), "{told}");
 }
 
 #[test]
-fn values_that_are_set_replace_those_of_the_file_and_are_checked() {
+fn changed_values_replace_those_of_the_file_and_are_checked() {
     let folder = folder();
-    let mut application = Application::from_text(folder.path().join("app.toml"), RIGHT).expect("it is right");
-    fn value<'a>(application: &'a Application, of: &str) -> Option<(&'a str, f64)> {
-        application.parameters().find(|(name, _)| *name == of)
+    let with = |changes: Changes| Application::from_text(folder.path().join("app.toml"), RIGHT, &changes);
+    let told = |changes: Changes| with(changes).expect_err("it is wrong").to_string();
+    let value = |application: &Application, of: &str| {
+        let found = application.parameters().find(|(name, _)| *name == of);
+        found.map(|(_, value)| value)
+    };
+    let application = with(Changes::new().parameter("n", "2 * 30")).expect("it is right");
+    assert_eq!((value(&application, "n"), value(&application, "entries")), (Some(60.0), Some(7.0)));
+    let files: Vec<_> = application.inputs().filter_map(|path| path.file_name()?.to_str()).collect();
+    assert_eq!(files, ["app.toml", "table.npy", "step.cl", "step.cl"]);
+    for (changes, expected) in [
+        (
+            Changes::new().parameter("m", "1"),
+            "application smooth has no parameter m: there are n, steps, weight",
+        ),
+        (
+            Changes::new().parameter("entries", "1"),
+            "application smooth has no parameter entries: there are n, steps, weight",
+        ),
+        (
+            Changes::new().input("tabel", "a.npy"),
+            "application smooth has no array tabel: there are from, to, count, table",
+        ),
+        (Changes::new().parameter("n", "many"), "parameter n: there is no parameter `many`: there are none"),
+    ] {
+        assert_eq!(told(changes), expected);
     }
-    assert_eq!(value(&application, "entries"), Some(("entries", 7.0)));
-    application.set_parameter("n", "2 * 30").expect("there is one");
-    assert_eq!(value(&application, "n"), Some(("n", 60.0)));
-    let told = application.set_parameter("m", "1").expect_err("there is none").to_string();
-    assert_eq!(told, "application smooth has no parameter m: there are n, steps, weight, entries");
-    let told = application.set_parameter("n", "many").expect_err("it is no number").to_string();
-    assert_eq!(told, "parameter n: there is no parameter `many`: there are none");
-    assert!(matches!(application.set_parameter("n", "0"), Err(ApplicationError::Invalid(_))));
-    assert_eq!(value(&application, "n"), Some(("n", 60.0)), "the old value stays");
-    let told = application.set_output("table", "table.png").expect_err("it has one axis").to_string();
-    assert!(told.contains("a picture has rows and columns"), "{told}");
-    assert!(application.set_input("table", folder.path().join("missing.npy")).is_err());
+    assert!(told(Changes::new().parameter("n", "0")).contains("0 is no integer of at least 1"));
+    assert!(told(Changes::new().output("table", "table.png")).contains("a picture has rows and columns"));
+    assert!(told(Changes::new().input("table", folder.path().join("missing.npy"))).contains("No such file"));
+    let bytes = Changes::new().input("table", folder.path().join("step.cl"));
+    assert!(told(bytes).ends_with("step.cl: it has no shape; only .npy and .png have one"));
+}
+
+/// Texts that differ from a right one in some bytes are read or refused. `fuzz` has the same for any text.
+#[test]
+fn no_text_makes_the_reader_panic() {
+    let folder = folder();
+    let mut drawn = 0x5EED_u64;
+    let mut below = |limit: usize| {
+        drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (drawn >> 33) as usize % limit
+    };
+    let (mut read, mut refused) = (0, 0);
+    for _ in 0..3000 {
+        let mut text = RIGHT.as_bytes().to_vec();
+        for _ in 0..=below(3) {
+            let at = below(text.len());
+            const PUT: &[u8] = b"0129-+*/%()<>=[]{},.abnr\"\n";
+            match below(3) {
+                0 => text[at] = PUT[below(PUT.len())],
+                1 => _ = text.remove(at),
+                _ => text.insert(at, PUT[below(PUT.len())]),
+            }
+        }
+        let text = String::from_utf8(text).expect("all is ASCII");
+        match Application::from_text(folder.path().join("app.toml"), &text, &Changes::new()) {
+            Ok(_) => read += 1,
+            Err(ApplicationError::Invalid(faults)) => {
+                refused += 1;
+                let lines = text.matches('\n').count() + 1;
+                assert!(faults.as_slice().iter().all(|fault| (1..=lines).contains(&fault.line)), "{faults}");
+            }
+            Err(other) => panic!("{other}: {text}"),
+        }
+    }
+    assert!(read > 100 && refused > 100, "{read} read, {refused} refused");
 }

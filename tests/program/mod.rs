@@ -22,6 +22,7 @@ pub(crate) fn command(folder: &Path, arguments: &[&str]) -> Command {
 }
 
 /// Runs the command in a folder.
+#[allow(dead_code, reason = "some tests change the command first")]
 pub(crate) fn dml(folder: &Path, arguments: &[&str]) -> Output {
     command(folder, arguments).output().expect("the command was built")
 }

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// All fuzz targets.
-const TARGETS: &[&str] = &["machine", "reference", "shipping"];
+const TARGETS: &[&str] = &["application", "machine", "reference", "shipping"];
 
 /// Targets that run no unsafe code. Without AddressSanitizer, they run several times as fast.
 const SAFE_TARGETS: &[&str] = &["machine"];

@@ -18,6 +18,8 @@ pub mod chain;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 #[cfg(feature = "opencl")]
+pub mod native;
+#[cfg(feature = "opencl")]
 pub(crate) mod opencl;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 pub mod pipeline;

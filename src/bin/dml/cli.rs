@@ -1,5 +1,9 @@
 //! The command line.
 
+mod application;
+
+pub(crate) use application::{ApplicationOptions, Named, ProfileOptions, RunOptions};
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use dml::prelude::{DiscoverOptions, Workers};
@@ -38,6 +42,10 @@ pub(crate) enum Command {
     ///
     /// The kernels are trusted like the command itself.
     Run(Box<RunOptions>),
+    /// Finds the ratios in which devices divide the kernels of an application, for later runs of it.
+    ///
+    /// The kernels are trusted like the command itself.
+    Profile(Box<ProfileOptions>),
     /// Draws a trace of dml bench --trace as a self-contained HTML page, and prints its findings.
     Report(ReportOptions),
     /// Replays the policy's decisions in a run, without its devices, and reports the first that differs.
@@ -467,73 +475,6 @@ pub(crate) struct StepsOptions {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct RunOptions {
-    /// The application file.
-    #[arg(value_name = "APP.toml")]
-    pub(crate) application: PathBuf,
-
-    /// Changes a parameter. May be repeated.
-    #[arg(long, value_name = "NAME=NUMBER", value_parser = Named::from_str)]
-    pub(crate) set: Vec<Named>,
-
-    /// Takes the first contents of an array from a file. May be repeated.
-    #[arg(long, value_name = "ARRAY=FILE", value_parser = Named::from_str)]
-    pub(crate) input: Vec<Named>,
-
-    /// Writes the last contents of an array to a file. May be repeated.
-    #[arg(long, value_name = "ARRAY=FILE", value_parser = Named::from_str)]
-    pub(crate) output: Vec<Named>,
-
-    /// Checks the file, its sources and its inputs, and compiles the kernels, but does not run them.
-    #[arg(long)]
-    pub(crate) check: bool,
-
-    #[command(flatten)]
-    pub(crate) machine: MachineOptions,
-
-    /// Load-balancing policy of kernels that are not repeated, as of dml bench.
-    #[arg(long, default_value = "calibrated", value_parser = PolicySpec::from_str)]
-    pub(crate) policy: PolicySpec,
-
-    /// Ratio of a device's strip of repeated kernels; 1 for devices without one. May be repeated.
-    #[arg(long, value_name = "DEVICE=R", value_parser = PerDevice::<f64>::from_str)]
-    pub(crate) shares: Vec<PerDevice<f64>>,
-
-    /// Number of runs, each from the first contents on. Of several, the first is not measured.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) runs: u32,
-
-    /// Writes another run as a trace for ui.perfetto.dev and dml report.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) trace: Option<PathBuf>,
-
-    /// Writes another run as a page with a timeline.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
-
-    /// Prints one JSON object instead of text.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// A value for a name, as `NAME=VALUE`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Named {
-    pub(crate) name: String,
-    pub(crate) value: String,
-}
-
-impl FromStr for Named {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parts = text.split_once('=').filter(|(name, value)| !name.is_empty() && !value.is_empty());
-        let (name, value) = parts.ok_or("expected NAME=VALUE")?;
-        Ok(Self { name: name.to_owned(), value: value.to_owned() })
-    }
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct ReportOptions {
     /// Trace of dml bench --trace: a file or a pipe.
     #[arg(value_name = "TRACE")]
@@ -591,18 +532,18 @@ pub(crate) struct ReproduceOptions {
     #[command(flatten)]
     pub(crate) workers: WorkerOptions,
 
-    /// Load-balancing policy, as for bench. Default: calibrated. Not for table1, single and jacobi.
+    /// Load-balancing policy, as for bench. Default: calibrated. Only for coexec and memory.
     #[arg(long, value_parser = PolicySpec::from_str)]
     pub(crate) policy: Option<PolicySpec>,
 
-    /// Where memories have their storage. Default: auto. Only for coexec, single and jacobi.
+    /// Where memories have their storage. Default: auto. Not for table1 and memory.
     #[arg(long, value_enum)]
     pub(crate) memory: Option<Memory>,
 
     #[command(flatten)]
     pub(crate) pinned: PinnedOptions,
 
-    /// Existing folder for the table as TABLE.md, and for coexec.svg. Only for memory, coexec and jacobi.
+    /// Existing folder for the table as TABLE.md, and for coexec.svg. Not for table1 and single.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) output: Option<PathBuf>,
 
@@ -683,6 +624,8 @@ pub(crate) enum Table {
     Coexec,
     /// Steps of jacobi on two or three devices, with strips around the best ones.
     Jacobi,
+    /// Applications that a file describes: their lengths, and their speeds beside OpenCL written by hand.
+    Stepocl,
 }
 
 impl Table {
@@ -694,6 +637,7 @@ impl Table {
             Self::Memory => "memory",
             Self::Coexec => "coexec",
             Self::Jacobi => "jacobi",
+            Self::Stepocl => "stepocl",
         }
     }
 }

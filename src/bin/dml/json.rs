@@ -480,6 +480,14 @@ pub(crate) struct PipelineRow {
     pub(crate) hidden_by_hand: f64,
 }
 
+/// The output of `dml run --check`, if there are no mistakes.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct CheckedApplication {
+    pub(crate) application: String,
+    /// The devices that can run it.
+    pub(crate) devices: Vec<String>,
+}
+
 /// The output of `dml run`. Times are medians over the runs.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Ran {
@@ -513,8 +521,39 @@ pub(crate) struct RanKernel {
 pub(crate) struct RanRepeat {
     pub(crate) count: u64,
     pub(crate) stopped: bool,
+    /// The last value of the array of `until`; `None` if there is none, or it is no number.
+    pub(crate) until: Option<f64>,
     /// The ratios of the strips by device; `None` if the steps were not run over strips.
     pub(crate) shares: Option<BTreeMap<String, f64>>,
+    /// Why the steps were not run over strips.
+    pub(crate) one_by_one: Option<&'static str>,
+}
+
+/// The output of `dml profile`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Profiled {
+    pub(crate) application: String,
+    pub(crate) devices: Vec<String>,
+    pub(crate) kernels: Vec<ProfiledKernel>,
+    pub(crate) picture: Option<String>,
+}
+
+/// A kernel, or the first one of repeated steps. Lists are by device.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ProfiledKernel {
+    pub(crate) kernel: String,
+    pub(crate) items: u64,
+    pub(crate) rounds: Vec<ProfiledRound>,
+    /// The kept ratios, whose sum is 1.
+    pub(crate) ratios: Vec<f64>,
+    pub(crate) balanced: bool,
+}
+
+/// A measured step with strips in these ratios. The time of a device without a strip is `None`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ProfiledRound {
+    pub(crate) ratios: Vec<f64>,
+    pub(crate) seconds: Vec<Option<f64>>,
 }
 
 /// The output of `dml bench jacobi` and of the other programs of steps.
@@ -568,6 +607,38 @@ pub(crate) struct StepsStrip {
     pub(crate) device: String,
     pub(crate) first_item: u64,
     pub(crate) items: u64,
+}
+
+/// The output of `dml reproduce stepocl`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Stepocl {
+    pub(crate) table: &'static str,
+    pub(crate) size: &'static str,
+    pub(crate) runs: u32,
+    pub(crate) devices: Vec<String>,
+    pub(crate) rows: Vec<StepoclRow>,
+}
+
+/// An application. Times are medians; those of the program by hand and of all devices are `None` if there is
+/// no such program, or one device.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct StepoclRow {
+    pub(crate) application: String,
+    pub(crate) description_lines: u64,
+    pub(crate) kernel_lines: u64,
+    pub(crate) by_hand_lines: u64,
+    pub(crate) published_description_lines: u64,
+    pub(crate) published_by_hand_lines: u64,
+    pub(crate) native_s: Option<f64>,
+    /// By device.
+    pub(crate) alone_s: Vec<f64>,
+    pub(crate) together_s: Option<f64>,
+    /// The time of the program by hand over that of the first device.
+    pub(crate) single: Option<f64>,
+    pub(crate) published_single: f64,
+    /// The speed of all devices over the sum of their speeds alone.
+    pub(crate) share_of_sum: Option<f64>,
+    pub(crate) published_shares_of_sum: [f64; 2],
 }
 
 /// The output of `dml reproduce jacobi`.

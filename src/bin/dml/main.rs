@@ -20,6 +20,7 @@ mod offload;
 mod output;
 mod pipeline;
 mod plan;
+mod profile;
 mod progress;
 mod replay;
 mod reproduce;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         cli::Command::Devices(options) => devices::run(options),
         cli::Command::Bench(options) => bench::run(options),
         cli::Command::Run(options) => run::run(options),
+        cli::Command::Profile(options) => profile::run(options),
         cli::Command::Report(options) => timeline::run(options),
         cli::Command::Replay(options) => replay::run(options),
         cli::Command::Reproduce(options) => reproduce::run(options),

@@ -19,6 +19,9 @@ pub(crate) fn run(options: &ProfileOptions) -> Result<(), Failure> {
         let why = "there is nothing to divide with one device: name several with --devices";
         return Err(Failure::Usage(format!("{} can run on {} only; {why}", application.name(), devices[0])));
     }
+    if options.application.shares.iter().any(|share| share.value <= 0.0) {
+        return Err(Failure::Usage("a profile begins with --shares above 0".to_owned()));
+    }
     let knowledge = knowledge::of_this_machine();
     prepared.knowledge(&knowledge);
     let profiles = prepared.profile().map_err(run::failed)?;
@@ -82,7 +85,7 @@ fn text(result: &Profiled, note: Option<&str>) -> String {
         lines.push(format!("kept        {} ({ends})", ratios.join(", ")));
     }
     if result.kernels.is_empty() {
-        lines.push("no kernel is divided in ratios that are known before it runs".to_owned());
+        lines.push("no kernel has ratios to find: those that reduce or are undivided have none".to_owned());
     }
     lines.extend(result.picture.iter().map(|path| format!("picture     {path}")));
     lines.push(String::new());

@@ -5,6 +5,7 @@ mod coexec;
 mod jacobi;
 mod memory;
 mod published;
+mod stepocl;
 
 use crate::cli::{ReproduceOptions, Table, TableSize};
 use crate::failure::{self, Failure};
@@ -33,6 +34,7 @@ pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
         Table::Memory => memory::run(options),
         Table::Coexec => coexec::run(options),
         Table::Jacobi => jacobi::run(options),
+        Table::Stepocl => stepocl::run(options),
     }
 }
 

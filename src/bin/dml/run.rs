@@ -1,37 +1,31 @@
 //! `dml run`: an application that a TOML file describes.
 
 use crate::chain::median;
-use crate::cli::{BenchFiles, MachineOptions, NO_FILES, RunOptions};
+use crate::cli::{ApplicationOptions, BenchFiles, NO_FILES, Named, RunOptions};
 use crate::failure::{self, Failure};
 use crate::machine::{self, Machine};
 use crate::output::{self, Unwritten};
-use crate::{json, table, timeline};
-use dml::DeviceId;
-use dml::app::{Application, ApplicationError, Outcome, Prepared};
+use crate::{json, knowledge, table, timeline};
+use dml::app::{Application, ApplicationError, Changes, Outcome, Prepared, Repeated};
+use dml::scheduler::Knowledge;
 use dml::timeline::Trace;
+use dml::{DeviceId, Platform};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// Runs an application, and prints what it did.
 pub(crate) fn run(options: &RunOptions) -> Result<(), Failure> {
-    let application = application(options)?;
-    let machine = open(&application, &options.machine)?;
-    let mut prepared = prepare(&application, &machine)?;
+    let (machine, application, mut prepared) = prepared(&options.application, &options.output)?;
     let files = BenchFiles { trace: options.trace.clone(), html: options.html.clone(), ..NO_FILES.clone() };
-    check_files(&options.application, &prepared, &files)?;
+    check_files(&application, &prepared, &files)?;
     if options.check {
-        let names = names(&machine, prepared.devices()).join(", ");
-        return failure::print(&format!("{}: no mistakes; it can run on {names}\n", application.name()));
+        return check(options, &application, &mut prepared);
     }
-    prepared.policy(options.policy.clone());
-    if !options.shares.is_empty() {
-        machine.check_used(options.shares.iter().map(|share| &*share.device))?;
-        let of = |name: &String| {
-            let share = options.shares.iter().rev().find(|share| &share.device == name);
-            share.map_or(1.0, |share| share.value)
-        };
-        let shares: Vec<f64> = names(&machine, prepared.devices()).iter().map(of).collect();
-        prepared.shares(shares);
+    let knowledge = if options.no_knowledge { Knowledge::new() } else { knowledge::of_this_machine() };
+    prepared.knowledge(&knowledge);
+    if let Some(policy) = &options.policy {
+        prepared.policy(policy.clone());
     }
     let mut seconds = Vec::new();
     let mut outcome = prepared.run().map_err(failed)?;
@@ -42,6 +36,9 @@ pub(crate) fn run(options: &RunOptions) -> Result<(), Failure> {
     while seconds.len() < options.runs as usize {
         outcome = prepared.run().map_err(failed)?;
         seconds.push(outcome.duration.as_secs_f64());
+    }
+    if !options.no_knowledge {
+        knowledge::save(&knowledge);
     }
     let mut unwritten = Unwritten::default();
     let mut written = BTreeMap::new();
@@ -70,21 +67,12 @@ pub(crate) fn run(options: &RunOptions) -> Result<(), Failure> {
                 items: kernel.items.iter().map(|(device, items)| (by_name(device), *items)).collect(),
             })
             .collect(),
-        repeats: repeats
-            .into_iter()
-            .map(|repeat| json::RanRepeat {
-                count: repeat.count,
-                stopped: repeat.is_stopped,
-                shares: repeat
-                    .shares
-                    .map(|shares| prepared.devices().iter().map(by_name).zip(shares).collect()),
-            })
-            .collect(),
+        repeats: repeats.iter().map(|repeat| repeated(repeat, &names(&prepared))).collect(),
         files: written,
         trace,
         html,
     };
-    if options.json {
+    if options.application.json {
         json::print(&result)?;
     } else {
         failure::print(&text(&result, machine.note.as_deref()))?;
@@ -92,62 +80,137 @@ pub(crate) fn run(options: &RunOptions) -> Result<(), Failure> {
     unwritten.end()
 }
 
-/// Reads the application, with the values that the options set.
-fn application(options: &RunOptions) -> Result<Application, Failure> {
-    let mut application = Application::from_file(&options.application).map_err(Failure::usage)?;
-    for set in &options.set {
-        application.set_parameter(&set.name, &set.value).map_err(Failure::usage)?;
+/// Set for the process that launches kernels to check their parts.
+const CHECKING: &str = "DML_CHECKS_PARTS";
+
+/// Prints that there are no mistakes. With `--parts`, another process launches the kernels, which may end it.
+fn check(options: &RunOptions, application: &Application, prepared: &mut Prepared) -> Result<(), Failure> {
+    if options.parts && std::env::var_os(CHECKING).is_some() {
+        for (kernel, array) in prepared.check_parts().map_err(failed)? {
+            let why = "all its first elements are equal (give it random ones by `from`)";
+            eprintln!("dml: what kernel {kernel} reads of array {array} cannot be checked: {why}");
+        }
+        return Ok(());
     }
-    for input in &options.input {
-        application.set_input(&input.name, &input.value).map_err(Failure::usage)?;
+    if options.parts {
+        let command = std::env::current_exe().map_err(Failure::work)?;
+        let mut command = Command::new(command);
+        command.args(std::env::args_os().skip(1)).env(CHECKING, "1").stdout(Stdio::null());
+        let status = command.status().map_err(Failure::work)?;
+        match status.code() {
+            Some(0) => {}
+            // It has said why.
+            Some(2) => return Err(Failure::Usage(format!("{} has mistakes", application.name()))),
+            _ => {
+                let why = "a kernel probably accesses elements outside of an array, such as by work-items past the last one";
+                return Err(Failure::Usage(format!("the process of the check ended ({status}): {why}")));
+            }
+        }
     }
-    for output in &options.output {
-        application.set_output(&output.name, &output.value).map_err(Failure::usage)?;
+    let devices = names(prepared);
+    if options.application.json {
+        return json::print(&json::CheckedApplication {
+            application: application.name().to_owned(),
+            devices,
+        });
     }
-    Ok(application)
+    let devices = devices.join(", ");
+    failure::print(&format!("{}: no mistakes; it can run on {devices}\n", application.name()))
 }
 
-/// Opens the named devices, or all that can run the application.
-fn open(application: &Application, options: &MachineOptions) -> Result<Machine, Failure> {
-    let mut options = options.clone();
-    if options.devices.is_empty() {
-        let wanted = options.workers.discover_options().offload(0);
-        let platform = machine::discover(&wanted)?;
+fn repeated(repeat: &Repeated, devices: &[String]) -> json::RanRepeat {
+    let shares = repeat.strips.as_ref().ok();
+    json::RanRepeat {
+        count: repeat.count,
+        stopped: repeat.is_stopped,
+        until: repeat.until.as_ref().map(|(_, value)| *value),
+        shares: shares.map(|shares| devices.iter().cloned().zip(shares.iter().copied()).collect()),
+        one_by_one: repeat.strips.as_ref().err().copied(),
+    }
+}
+
+/// Reads an application, opens the named devices or all that can run it, and prepares it for them.
+pub(crate) fn prepared(
+    options: &ApplicationOptions,
+    outputs: &[Named],
+) -> Result<(Machine, Application, Prepared), Failure> {
+    let changes = Changes::new();
+    let changes = options.set.iter().fold(changes, |changes, set| changes.parameter(&set.name, &set.value));
+    let changes =
+        options.input.iter().fold(changes, |changes, input| changes.input(&input.name, &input.value));
+    let changes = outputs.iter().fold(changes, |changes, output| changes.output(&output.name, &output.value));
+    let application = Application::from_file_with(&options.file, &changes).map_err(Failure::usage)?;
+    let mut wanted = options.machine.clone();
+    if wanted.devices.is_empty() {
+        let platform = machine::discover(&wanted.workers.discover_options().offload(0))?;
         let devices = application.devices(&platform).map_err(Failure::usage)?;
-        options.devices =
+        wanted.devices =
             devices.iter().map(|device| platform.device_desc(*device).name.to_string()).collect();
     }
-    Machine::of(&options)
+    let machine = Machine::of(&wanted)?;
+    let mut prepared = prepare(&application, &machine.platform, &machine.devices)?;
+    if !options.shares.is_empty() {
+        machine.check_used(options.shares.iter().map(|share| &*share.device))?;
+        let of = |name: String| {
+            let share = options.shares.iter().rev().find(|share| share.device == name);
+            share.map_or(1.0, |share| share.value)
+        };
+        let shares: Vec<f64> = names(&prepared).into_iter().map(of).collect();
+        if !shares.iter().all(|share| share.is_finite() && *share >= 0.0)
+            || shares.iter().all(|share| *share == 0.0)
+        {
+            return Err(Failure::Usage(
+                "--shares needs numbers of at least 0, one of them above 0".to_owned(),
+            ));
+        }
+        prepared.shares(shares);
+    }
+    Ok((machine, application, prepared))
 }
 
 #[allow(unsafe_code, reason = "the user trusts the kernels like the command itself")]
-fn prepare(application: &Application, machine: &Machine) -> Result<Prepared, Failure> {
+pub(crate) fn prepare(
+    application: &Application,
+    platform: &Platform,
+    devices: &[DeviceId],
+) -> Result<Prepared, Failure> {
     // SAFETY: `dml run --help` says that the user vouches for the kernels.
-    unsafe { application.prepare(&machine.platform, machine.devices.iter().copied()) }.map_err(failed)
+    unsafe { application.prepare(platform, devices.iter().copied()) }.map_err(failed)
 }
 
-/// Returns the names of devices.
-fn names(machine: &Machine, devices: &[DeviceId]) -> Vec<String> {
-    devices.iter().map(|device| machine.platform.device_desc(*device).name.to_string()).collect()
+/// Returns the names of the devices.
+pub(crate) fn names(prepared: &Prepared) -> Vec<String> {
+    let name = |device: &DeviceId| prepared.platform().device_desc(*device).name.to_string();
+    prepared.devices().iter().map(name).collect()
 }
 
 /// Mistakes in what a user wrote are usage.
-fn failed(error: ApplicationError) -> Failure {
+pub(crate) fn failed(error: ApplicationError) -> Failure {
     match error {
-        ApplicationError::Misfit(_) | ApplicationError::Device { .. } | ApplicationError::Build(_) => {
-            Failure::usage(error)
-        }
+        ApplicationError::Misfit(_)
+        | ApplicationError::Parts { .. }
+        | ApplicationError::Device { .. }
+        | ApplicationError::Build { .. } => Failure::usage(error),
         _ => Failure::work(error),
     }
 }
 
-/// Checks that no output replaces the application or another output.
-fn check_files(application: &Path, prepared: &Prepared, files: &BenchFiles) -> Result<(), Failure> {
+/// Checks that no output replaces an input or another output, and that each has a folder.
+fn check_files(application: &Application, prepared: &Prepared, files: &BenchFiles) -> Result<(), Failure> {
     let named = [("--trace", &files.trace), ("--html", &files.html)];
     let mut outputs: Vec<(&str, &Path)> =
         named.iter().filter_map(|(option, path)| Some((*option, path.as_deref()?))).collect();
     outputs.extend(prepared.files());
-    output::check(&[("the application", application)], &outputs)
+    let inputs: Vec<(&str, &Path)> = application.inputs().map(|path| ("an input", path)).collect();
+    output::check(&inputs, &outputs)?;
+    for (_, path) in outputs {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if path.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
+            let why = if path.is_dir() { "it is a folder" } else { "its folder does not exist" };
+            return Err(Failure::Usage(format!("cannot write {}: {why}", path.display())));
+        }
+    }
+    Ok(())
 }
 
 /// Runs the application once more, and returns what the devices did.
@@ -174,8 +237,14 @@ fn text(result: &json::Ran, note: Option<&str>) -> String {
         let shares = if shares.is_empty() { String::new() } else { format!(": {}", shares.join(", ")) };
         lines.push(format!("{:<11} {runs}{shares}", kernel.kernel));
     }
-    for repeat in result.repeats.iter().filter(|repeat| repeat.stopped) {
-        lines.push(format!("repeated    {} times, until the condition held", repeat.count));
+    for repeat in &result.repeats {
+        let until = match (repeat.until, repeat.stopped) {
+            (None, _) => String::new(),
+            (Some(value), true) => format!(", until the condition held ({value})"),
+            (Some(value), false) => format!(", and the condition did not hold ({value})"),
+        };
+        let how = repeat.one_by_one.map_or_else(String::new, |why| format!("; step by step, because {why}"));
+        lines.push(format!("repeated    {} times{until}{how}", repeat.count));
     }
     let range = match result.runs {
         1 => String::new(),

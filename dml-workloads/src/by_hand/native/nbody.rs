@@ -42,7 +42,7 @@ pub fn nbody(
     let (mut moving, mut next_moving) = (allocate()?, allocate()?);
     let mut timed = Vec::new();
     for _ in 0..runs {
-        let mut result = vec![0.0; 4 * bodies];
+        let mut result = vec![f32::NAN; 4 * bodies];
         let begun = Instant::now();
         // SAFETY: both calls block until the bodies are copied.
         unsafe {
