@@ -370,7 +370,7 @@ fn what_does_not_fit_a_function_is_told_with_its_place() {
             "misfit.toml:38:3: argument 2 of kernel greatest on opencl:0 is a pointer to local memory",
         ),
         ("split = \"x\"\n", "split = \"x\"\nfunction = \"twist\"\n", "twist"),
-        ("opencl = \"parts.cl\"", "opencl = \"broken.cl\"", "misfit.toml:13:10: "),
+        ("opencl = \"parts.cl\"", "opencl = \"broken.cl\"", "misfit.toml:12:10: "),
     ] {
         assert!(PARTS.contains(from), "{from}");
         let path = scene.write("misfit.toml", PARTS.replacen(from, to, 1));

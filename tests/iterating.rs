@@ -6,7 +6,7 @@ use dml::Kernel;
 use dml::arenas::launch::{self, Call, ComputeError};
 use dml::arenas::{Discover, DiscoverOptions};
 use dml::core::{Access, Buffer, Platform};
-use dml::scheduler::{Argument, Footprint, Iterate, IterateError};
+use dml::scheduler::{Argument, Footprint, Iterate, IterateError, Knowledge};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -165,6 +165,25 @@ fn corrected_strips_equal_one_device() {
     let Some(scene) = Scene::new() else { return };
     let iterated = scene.iterate().run(20).unwrap();
     assert_eq!(bits(&iterated.buffer(&scene.a).read().unwrap()), expected(20), "{:?}", iterated.strips);
+}
+
+/// Strips that a run has found are those of the next one, which measures none.
+#[test]
+fn strips_that_are_known_are_not_corrected() {
+    let Some(scene) = Scene::new() else { return };
+    let knowledge = Knowledge::new();
+    let first = scene.iterate().knowledge(&knowledge).run(40).unwrap();
+    let descs = || first.strips.iter().map(|strip| scene.platform.device_desc(strip.device));
+    // Where the devices never ended together, nothing is kept.
+    let kept = knowledge.strips("jacobi", ROWS, descs());
+    assert!(kept.is_none() || kept == Some(first.shares.clone()), "{kept:?}, {first:?}");
+    assert!(first.measured.iter().all(|measured| measured.durations.len() == 2), "{first:?}");
+    knowledge.keep_strips("jacobi", ROWS, descs(), &[3.0, 1.0]);
+    let next = scene.iterate().knowledge(&knowledge).run(40).unwrap();
+    assert_eq!((next.measured.len(), next.corrections, &next.shares[..]), (0, 0, &[3.0, 1.0][..]));
+    // What is asked for counts first.
+    let asked = scene.iterate().knowledge(&knowledge).shares([1.0, 1.0]).run(4).unwrap();
+    assert_eq!(asked.shares, [1.0, 1.0]);
 }
 
 /// Two devices exchange one row each way and step.

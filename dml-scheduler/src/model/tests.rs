@@ -3,6 +3,7 @@
 use super::store::path_of;
 use super::*;
 use crate::base::package::{Package, UnitId};
+use dml_core::DeviceKind;
 
 const CPU: DeviceId = DeviceId(0);
 const GPU: DeviceId = DeviceId(1);
@@ -214,6 +215,42 @@ fn a_file_is_read_and_saved_when_the_last_clone_goes() {
     kept.save().unwrap();
     drop(kept);
     assert!(!file.exists());
+}
+
+/// Strips are those of a kernel, a number of items and a set of devices, in any order of these.
+#[test]
+fn strips_are_kept_by_items_and_devices() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("knowledge.json");
+    let [cpu, gpu] = [("cpu", DeviceKind::Cpu), ("gpu:0", DeviceKind::Gpu)]
+        .map(|(name, kind)| DeviceDesc::new(name, kind).with_compute_units(4));
+    let kept = Knowledge::of_file(&file);
+    kept.keep_strips("kernel", 100, [&cpu, &gpu], &[1.0, 3.0]);
+    kept.keep_strips("kernel", 200, [&cpu, &gpu], &[0.0, 1.0]);
+    for wrong in [&[f64::NAN, 1.0][..], &[-1.0, 1.0], &[0.0, 0.0], &[1.0], &[1.0, f64::INFINITY]] {
+        kept.keep_strips("kernel", 100, [&cpu, &gpu], wrong);
+    }
+    drop(kept);
+    let kept = Knowledge::of_file(&file);
+    assert!(kept.ignored().is_none(), "{:?}", kept.ignored());
+    assert_eq!(kept.strips("kernel", 100, [&gpu, &cpu]), Some(vec![3.0, 1.0]));
+    assert_eq!(kept.strips("kernel", 200, [&cpu, &gpu]), Some(vec![0.0, 1.0]));
+    assert_eq!(kept.strips("kernel", 101, [&cpu, &gpu]), None);
+    assert_eq!(kept.strips("other", 100, [&cpu, &gpu]), None);
+    assert_eq!(kept.strips("kernel", 100, [&cpu]), None);
+    assert_eq!(kept.strips("kernel", 100, [&cpu, &gpu.clone().with_compute_units(2)]), None);
+    assert_eq!(kept.kernels(), [("kernel".to_owned(), vec!["cpu*4".to_owned(), "gpu:0*4".to_owned()])]);
+    for items in 1000..2000 {
+        kept.keep_strips("kernel", items, [&cpu], &[1.0]);
+    }
+    assert_eq!(kept.with("kernel", |model| model.strips.len()), MOST_STRIPS);
+    drop(kept);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let wrong = text.replacen("{\"cpu*4\":1.0}", "{\"cpu*4\":-1.0}", 1);
+    assert_ne!(text, wrong);
+    std::fs::write(&file, wrong).unwrap();
+    let told = Knowledge::of_file(&file).ignored().map(ToString::to_string).unwrap_or_default();
+    assert!(told.contains("kernel \"kernel\" has invalid strips"), "{told}");
 }
 
 /// Nothing in the file is used, the error gives the reason, and the file is replaced.
