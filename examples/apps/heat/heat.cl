@@ -17,8 +17,8 @@ kernel void heat(global const float *restrict from, global float *restrict to, u
     to[i] = value;
 }
 
-// most[0] = the greatest absolute difference of two plates, as the bits of a float; 0 or less before. Floats
-// that are not negative are ordered like their bits, so the maximum of ints is also that of the floats.
+// most[0] = the greatest absolute difference of two plates. It begins with -infinity, whose bits are a negative
+// int. Floats that are not negative are ordered like their bits, so the maximum of ints is that of the floats.
 kernel void change(global const float *restrict one, global const float *restrict other,
                    volatile global int *most, uint rows, uint columns) {
     uint x = get_global_id(0), y = get_global_id(1);

@@ -17,8 +17,8 @@ extern "C" __global__ void heat(const float *__restrict__ from, float *__restric
     to[i] = value;
 }
 
-// most[0] = the greatest absolute difference of two plates, as the bits of a float; 0 or less before. Floats
-// that are not negative are ordered like their bits, so the maximum of ints is also that of the floats.
+// most[0] = the greatest absolute difference of two plates. It begins with -infinity, whose bits are a negative
+// int. Floats that are not negative are ordered like their bits, so the maximum of ints is that of the floats.
 extern "C" __global__ void change(const float *__restrict__ one, const float *__restrict__ other,
                                   volatile int *most, unsigned int rows, unsigned int columns) {
     unsigned int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;

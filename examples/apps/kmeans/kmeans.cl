@@ -12,7 +12,7 @@ void add(volatile global float *to, float value) {
 }
 
 // labels[i] = the nearest centre of point i, the first of equals. sums[3 * label ..] increases by (x, y, 1);
-// the sums must be 0 before.
+// the sums begin with 0.
 kernel void assign(global const float *restrict points, global const float *restrict centres,
                    global int *restrict labels, volatile global float *sums, uint n, uint k) {
     uint i = get_global_id(0);

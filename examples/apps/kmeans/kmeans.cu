@@ -2,7 +2,7 @@
 // pairs (x, y). A thread of `assign` is one point; `update` has a single one.
 
 // labels[i] = the nearest centre of point i, the first of equals. sums[3 * label ..] increases by (x, y, 1);
-// the sums must be 0 before.
+// the sums begin with 0.
 extern "C" __global__ void assign(const float *__restrict__ points, const float *__restrict__ centres,
                                   int *__restrict__ labels, float *sums, unsigned int n, unsigned int k) {
     unsigned int i = blockIdx.x * blockDim.x + threadIdx.x;
