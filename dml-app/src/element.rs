@@ -8,8 +8,7 @@ use std::fmt;
 
 impl ElementType {
     /// Returns the type's name in OpenCL C.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Char => "char",
             Self::Uchar => "uchar",
@@ -25,8 +24,7 @@ impl ElementType {
     }
 
     /// Returns the size of an element, in bytes.
-    #[must_use]
-    pub const fn bytes(self) -> u64 {
+    pub(crate) const fn bytes(self) -> u64 {
         match self {
             Self::Char | Self::Uchar => 1,
             Self::Short | Self::Ushort => 2,
@@ -36,8 +34,7 @@ impl ElementType {
     }
 
     /// Returns the type's name in NumPy.
-    #[must_use]
-    pub const fn numpy(self) -> &'static str {
+    pub(crate) const fn numpy(self) -> &'static str {
         match self {
             Self::Char => "int8",
             Self::Uchar => "uint8",

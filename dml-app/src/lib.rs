@@ -44,4 +44,3 @@ pub use application::{Application, Changes};
 pub use error::ApplicationError;
 pub use fault::{Fault, Faults};
 pub use prepared::{KernelRuns, Outcome, Prepared, Profile, Repeated};
-pub use schema::ElementType;

@@ -288,9 +288,7 @@ pub(crate) struct Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "each is the type of its name in OpenCL C")]
-pub enum ElementType {
+pub(crate) enum ElementType {
     Char,
     Uchar,
     Short,

@@ -303,8 +303,8 @@ impl Knowledge {
         self.0.book.lock().kernels.iter().map(|(name, model)| (name.clone(), known(model))).collect()
     }
 
-    /// Returns the ratios of the strips with which devices ended together in repeated steps of a kernel of so
-    /// many items; `None` if no run with these devices has found any ([`Iterate::knowledge`](crate::Iterate)).
+    /// Returns the kept ratios of the strips of a kernel with so many items, one for each device. `None` if
+    /// no run with these devices has kept any: see [`Iterate::knowledge`](crate::Iterate::knowledge).
     #[must_use]
     pub fn strips<'a>(
         &self,

@@ -23,9 +23,8 @@ const SOURCE: &str = "Automatic OpenCL code generation for multi-device heteroge
 /// An application: its name, and the files of its folder.
 type Files = (&'static str, [(&'static str, &'static str); 3]);
 
-/// What the paper has of an application: lines of the program by hand with its kernels, and of the
-/// description; the speed on one device by that of the program by hand; the share of the sum of devices on
-/// its two machines.
+/// The paper's figures of an application. Lines by hand include kernels. `single` is the speed on one device
+/// by that of the program by hand. `shares` are those of the sum of devices, on its two machines.
 struct Published {
     by_hand_lines: u64,
     description_lines: u64,
