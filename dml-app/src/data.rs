@@ -8,9 +8,9 @@
 //! channels if there are several: grey, grey and alpha, RGB, or RGBA, of 8 bits.
 
 use crate::element::Element;
+use crate::npy::Header;
 use crate::schema::ElementType;
 use dml_arenas::files;
-use npyz::{DType, NpyHeader, Order, WriterBuilder};
 use png::{BitDepth, ColorType, Compression, Decoder, Encoder, Transformations};
 use std::fs::File;
 use std::io::{self, BufReader, Error, Read, Seek};
@@ -46,7 +46,7 @@ pub(crate) enum Contents {
     Bytes(u64),
 }
 
-fn invalid(message: impl Into<String>) -> Error {
+pub(crate) fn invalid(message: impl Into<String>) -> Error {
     Error::new(io::ErrorKind::InvalidData, message.into())
 }
 
@@ -81,19 +81,15 @@ fn npy(path: &Path) -> io::Result<(ElementType, Vec<u64>, BufReader<File>)> {
     let file = files::open(path)?;
     let length = file.metadata()?.len();
     let mut reader = BufReader::new(file);
-    let header = NpyHeader::from_reader(&mut reader)?;
-    let DType::Plain(found) = header.dtype() else {
-        return Err(invalid("it has records, not numbers"));
-    };
-    let found = found.to_string();
-    let found = found.trim_start_matches(['<', '|', '=']);
+    let header = Header::read(&mut reader)?;
+    let found = header.descr.trim_start_matches(['<', '|', '=']);
     let element = ALL.into_iter().find(|element| code(*element) == found);
     let names = || ALL.map(ElementType::numpy).join(", ");
     let element = element.ok_or_else(|| {
         invalid(format!("its elements are {found}; those of an array are little-endian {}", names()))
     })?;
-    let shape = header.shape().to_vec();
-    if header.order() == Order::Fortran && shape.iter().filter(|length| **length > 1).count() > 1 {
+    let shape = header.shape;
+    if header.fortran_order && shape.iter().filter(|length| **length > 1).count() > 1 {
         return Err(invalid("it is in Fortran order: save numpy.ascontiguousarray of it"));
     }
     let bytes = shape.iter().try_fold(element.bytes(), |bytes, length| bytes.checked_mul(*length));
@@ -170,11 +166,9 @@ pub(crate) fn write<T: Element>(path: &Path, shape: &[u64], elements: &[T]) -> i
     files::write(path, |file| match Format::of(path) {
         Format::Npy => {
             let order = if T::TYPE.bytes() == 1 { '|' } else { '<' };
-            let dtype = format!("{order}{}", code(T::TYPE)).parse().map_err(|_| invalid("no such type"))?;
-            let mut header = io::Cursor::new(Vec::new());
-            let options = npyz::WriteOptions::new_header_only().dtype(DType::Plain(dtype)).shape(shape);
-            options.writer(&mut header).write_header_only()?;
-            file.write_all(header.get_ref())?;
+            let descr = format!("{order}{}", code(T::TYPE));
+            let header = Header { descr, fortran_order: false, shape: shape.to_vec() };
+            file.write_all(&header.bytes())?;
             file.write_all(bytemuck::cast_slice(elements))
         }
         Format::Raw => file.write_all(bytemuck::cast_slice(elements)),

@@ -112,7 +112,7 @@ macro_rules! with_type {
 pub(crate) use with_type;
 
 /// An element of an array.
-pub(crate) trait Element: Pod + fmt::Debug + Send + Sync + Into<Scalar> + npyz::AutoSerialize {
+pub(crate) trait Element: Pod + fmt::Debug + Send + Sync + Into<Scalar> {
     const TYPE: ElementType;
 
     /// Converts a number, which must be in the type's range.

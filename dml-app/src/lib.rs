@@ -34,6 +34,7 @@ mod error;
 mod expression;
 mod fault;
 mod launch;
+mod npy;
 mod part;
 mod plan;
 mod prepared;
