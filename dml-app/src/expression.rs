@@ -48,7 +48,8 @@ impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Integer(number) => number.fmt(f),
-            Self::Real(number) => number.fmt(f),
+            // With a point or an exponent, even if it is whole.
+            Self::Real(number) => fmt::Debug::fmt(number, f),
         }
     }
 }
@@ -238,7 +239,7 @@ mod tests {
             ("n 2", "expected an operator or the end of \"n 2\", found `2`"),
             ("1.2.3", "`1.2.3` is no number"),
             ("n / 0", "10 / 0 has no value"),
-            ("n / 0.0", "10 / 0 has no value"),
+            ("n / 0.0", "10 / 0.0 has no value"),
             ("9223372036854775807 + 1", "9223372036854775807 + 1 has no value"),
             ("é", "expected a number or a parameter in \"é\", found `é`"),
         ] {

@@ -241,7 +241,7 @@ impl Prepared {
         }
         let duration = begun.elapsed();
         let Progress { kernels, repeats, reports } = progress;
-        Ok(Outcome { duration, kernels, repeats, report: joined(reports) })
+        Ok(Outcome { duration, kernels, repeats, report: Report::joined(reports) })
     }
 
     /// Runs the steps, and repeats each kernel, or each group of repeated steps, until devices with strips in
@@ -704,39 +704,4 @@ fn parts(plan: &KernelPlan, arrays: &[ArrayPlan], cause: CheckError) -> Applicat
         );
     }
     ApplicationError::Parts { place, cause: Box::new(cause) }
-}
-
-/// Joins the reports of runs that followed each other.
-fn joined(reports: Vec<Report>) -> Option<Report> {
-    let mut reports = reports.into_iter();
-    let mut all = reports.next()?;
-    for report in reports {
-        let shift = report.begun.saturating_sub(all.begun);
-        if !all.kernel.split(", ").any(|kernel| kernel == report.kernel) {
-            all.kernel = format!("{}, {}", all.kernel, report.kernel);
-        }
-        all.duration = all.duration.max(shift + report.duration);
-        for mut package in report.packages {
-            for time in [&mut package.start, &mut package.begun, &mut package.computed, &mut package.end] {
-                *time += shift;
-            }
-            all.packages.push(package);
-        }
-        for device in report.devices {
-            match all.devices.iter_mut().find(|known| known.device == device.device) {
-                Some(known) => {
-                    known.packages += device.packages;
-                    known.items += device.items;
-                    known.busy += device.busy;
-                    known.end = if device.packages > 0 { shift + device.end } else { known.end };
-                }
-                None => all.devices.push(device),
-            }
-        }
-        all.failures.extend(report.failures);
-        all.left_out.retain(|left_out| report.left_out.contains(left_out));
-    }
-    // By device and time, as in the report of a run.
-    all.packages.sort_by_key(|package| (package.device, package.start));
-    Some(all)
 }

@@ -37,6 +37,9 @@ impl Plan {
             Ok(description) => description,
             Err(error) => {
                 let message = error.message().lines().collect::<Vec<_>>().join(": ");
+                // In the words of TOML.
+                let message = message.replace("invalid type: map", "invalid type: table");
+                let message = message.replace("a sequence", "an array: [...], or [[...]] for one of tables");
                 checked.wrong(&error.span().unwrap_or(0..0), message);
                 return Err(checked.end().expect_err("there is a mistake").into());
             }

@@ -327,9 +327,12 @@ impl<'de> Deserialize<'de> for Expression {
             }
 
             fn visit_u64<E: Error>(self, number: u64) -> Result<Expression, E> {
-                i64::try_from(number)
-                    .map(Expression::Integer)
-                    .map_err(|_| E::custom("the number is too large"))
+                self.visit_i128(number.into())
+            }
+
+            fn visit_i128<E: Error>(self, number: i128) -> Result<Expression, E> {
+                let number = i64::try_from(number);
+                number.map(Expression::Integer).map_err(|_| E::custom("the number is too large for 64 bits"))
             }
 
             fn visit_f64<E: Error>(self, number: f64) -> Result<Expression, E> {

@@ -59,7 +59,11 @@ const CASES: &[(&str, &str, &str)] = &[
     ),
     ("type = \"int\", shape", "shape", "9:9: missing field `type`"),
     ("items = { x = \"n\" }\n", "", "21:1: missing field `items`"),
-    ("shape = [1]", "shape = 1", "9:33: invalid type: integer `1`, expected a sequence"),
+    (
+        "shape = [1]",
+        "shape = 1",
+        "9:33: invalid type: integer `1`, expected an array: [...], or [[...]] for one of tables",
+    ),
     (
         "n = 100",
         "n = true",
@@ -86,7 +90,9 @@ const CASES: &[(&str, &str, &str)] = &[
         "evry = 5",
         "29:77: unknown field `evry`, expected one of `kernel`, `every`, `swap`, `repeat`, `until`, `run`",
     ),
+    ("[[run]]", "[run]", "26:1: invalid type: table, expected an array: [...], or [[...]] for one of tables"),
     // Numbers and names.
+    ("n = 100", "n = 99999999999999999999", "3:5: the number is too large for 64 bits"),
     ("n = 100", "n = \"m * 2\"", "3:5: there is no parameter `m`: there are none"),
     ("steps = 10", "steps = \"n *\"", "4:9: expected a number or a parameter in \"n *\", found the end"),
     ("steps = 10", "steps = \"n / (n - 100)\"", "4:9: 100 / 0 has no value"),

@@ -179,4 +179,126 @@ impl Report {
     pub fn overlap(&self, events: &[Event]) -> Overlap {
         Overlap::of(metrics::transfers(events), self.computing())
     }
+
+    /// Joins the reports of runs that followed each other on the same devices. All times count from the start
+    /// of the first run.
+    ///
+    /// The kernels' names are listed, each once. A device is left out if it was left out of every run. The
+    /// policy and its decisions are those of the first run.
+    pub fn joined(reports: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let mut reports = reports.into_iter();
+        let mut all = reports.next()?;
+        for report in reports {
+            all.append(report);
+        }
+        // Stable: the packages of a run keep their order.
+        all.packages.sort_by_key(|record| (record.device, record.start));
+        Some(all)
+    }
+
+    fn append(&mut self, mut next: Self) {
+        let shift = next.begun.saturating_sub(self.begun);
+        let packages = next
+            .packages
+            .iter_mut()
+            .flat_map(|record| [&mut record.start, &mut record.begun, &mut record.computed, &mut record.end]);
+        let failures = next.failures.iter_mut().map(|failure| &mut failure.at);
+        let called_up = next.called_up.iter_mut().map(|called_up| &mut called_up.at);
+        let ends = next.devices.iter_mut().filter(|device| device.packages > 0).map(|device| &mut device.end);
+        packages.chain(failures).chain(called_up).chain(ends).for_each(|time| *time += shift);
+
+        if !self.kernel.split(", ").any(|kernel| kernel == next.kernel) {
+            self.kernel = format!("{}, {}", self.kernel, next.kernel);
+        }
+        self.duration = self.duration.max(shift + next.duration);
+        for device in next.devices {
+            match self.devices.iter_mut().find(|known| known.device == device.device) {
+                Some(known) => {
+                    known.packages += device.packages;
+                    known.items += device.items;
+                    known.busy += device.busy;
+                    known.end = known.end.max(device.end);
+                }
+                None => self.devices.push(device),
+            }
+        }
+        self.packages.append(&mut next.packages);
+        self.failures.append(&mut next.failures);
+        self.left_out.retain(|left_out| next.left_out.iter().any(|other| other.device == left_out.device));
+        self.called_up.append(&mut next.called_up);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::package::UnitId;
+
+    const ONE: DeviceId = DeviceId(0);
+    const OTHER: DeviceId = DeviceId(1);
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// A run of `kernel` that begins at 100 ms and later: ten items on `device`, which gives up at its end.
+    fn ran(kernel: &str, begun: Duration, device: DeviceId) -> Report {
+        let package = Package::new(0..10, UnitId(0), 0);
+        let of_device = |of| {
+            let (packages, items, end) = if of == device { (1, 10, ms(9)) } else { (0, 0, ms(0)) };
+            DeviceReport { device: of, packages, items, busy: end, end, known_rate: None }
+        };
+        Report {
+            platform: PlatformId(1),
+            kernel: kernel.to_owned(),
+            policy: PolicySpec::Static,
+            begun,
+            duration: ms(10),
+            devices: vec![of_device(ONE), of_device(OTHER)],
+            packages: vec![PackageRecord {
+                package: package.clone(),
+                device,
+                start: ms(0),
+                begun: ms(1),
+                computed: ms(8),
+                noticed_late: false,
+                end: ms(9),
+            }],
+            failures: vec![UnitFailure {
+                device,
+                device_name: "a device".to_owned(),
+                package,
+                message: "lost".to_owned(),
+                at: ms(9),
+            }],
+            left_out: vec![LeftOut { device: OTHER, reason: Reason::Undivided }],
+            called_up: vec![CalledUp { device, at: ms(2) }],
+            decisions: None,
+        }
+    }
+
+    #[test]
+    fn all_times_of_joined_reports_count_from_the_first_run() {
+        let mut last = ran("add", ms(140), ONE);
+        last.left_out.clear();
+        let runs = [ran("add", ms(100), ONE), ran("scale", ms(120), OTHER), last];
+        let all = Report::joined(runs).unwrap();
+        assert_eq!((all.kernel.as_str(), all.begun, all.duration), ("add, scale", ms(100), ms(50)));
+        let of = |report: &DeviceReport| (report.packages, report.items, report.busy, report.end);
+        assert_eq!(
+            [of(&all.devices[0]), of(&all.devices[1])],
+            [(2, 20, ms(18), ms(49)), (1, 10, ms(9), ms(29))]
+        );
+        let times = |record: &PackageRecord| [record.start, record.begun, record.computed, record.end];
+        let found: Vec<_> = all.packages.iter().map(|record| (record.device, times(record))).collect();
+        let at = |shift: u64| [0, 1, 8, 9].map(|time| ms(shift + time));
+        assert_eq!(found, [(ONE, at(0)), (ONE, at(40)), (OTHER, at(20))]);
+        assert_eq!(
+            all.failures.iter().map(|failure| failure.at).collect::<Vec<_>>(),
+            [ms(9), ms(29), ms(49)]
+        );
+        assert_eq!(all.called_up.iter().map(|one| one.at).collect::<Vec<_>>(), [ms(2), ms(22), ms(42)]);
+        assert!(all.left_out.is_empty(), "it was left out of some runs only");
+        assert_eq!(Report::joined([]), None);
+    }
 }
