@@ -13,8 +13,16 @@ use std::fs;
 use std::io;
 
 /// The crates with an interface.
-const CRATES: [&str; 7] =
-    ["dml-coherence", "dml-arenas", "dml-scheduler", "dml-timeline", "dml-energy", "dml-app", "dml"];
+const CRATES: [&str; 8] = [
+    "dml-coherence",
+    "dml-arenas",
+    "dml-scheduler",
+    "dml-timeline",
+    "dml-energy",
+    "dml-analysis",
+    "dml-app",
+    "dml",
+];
 /// What begins the line of an item, after its attributes and qualifiers.
 const KINDS: [&str; 9] = ["fn", "struct", "enum", "trait", "type", "const", "static", "mod", "macro"];
 

@@ -1,0 +1,610 @@
+//! Runs a kernel with unknown numbers: which elements each statement reads and writes.
+//!
+//! 1. Variables have values from [`value`](crate::value). Branches are followed both, under their conditions.
+//! 2. A loop is followed twice. First, each variable that its body changes has an unknown value. One that
+//!    grows by the same in every turn is `first + growth * turn` the second time; others are unknown.
+//! 3. Calls are followed as if the function stood there.
+//! 4. An unknown index refuses the buffer, and an unknown pointer the kernel. Memory of a work-item or of a
+//!    work-group is not followed: its values are unknown.
+
+use crate::poly::{Condition, Poly, Symbol, Term};
+use crate::syntax::{Expr, ExprKind, Function, Stmt, Unary, Unit, Variable};
+use crate::token::Place;
+use crate::types::{Space, Type, lanes};
+use crate::value::{Base, Integer, Value};
+use crate::{Language, Refusal};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+mod eval;
+mod turns;
+
+/// A statement's access to a buffer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Access {
+    /// The position of the buffer among the kernel's parameters.
+    pub(crate) argument: usize,
+    pub(crate) reads: bool,
+    pub(crate) writes: bool,
+    pub(crate) is_atomic: bool,
+    /// The first byte, and how many.
+    pub(crate) offset: Poly,
+    pub(crate) bytes: u64,
+    pub(crate) conditions: Vec<Condition>,
+    pub(crate) at: Place,
+}
+
+/// What a kernel does with its buffers.
+#[derive(Debug, Default)]
+pub(crate) struct Trace {
+    pub(crate) accesses: Vec<Access>,
+    pub(crate) terms: Vec<Term>,
+    /// The buffers with an index that is unknown, and why.
+    pub(crate) refused: BTreeMap<usize, Refusal>,
+    /// What always holds of numbers with one unknown value.
+    pub(crate) facts: Vec<Condition>,
+}
+
+/// What is not followed.
+const OWN: &str = "a value from memory of a work-item or work-group";
+/// How deeply calls may be nested.
+const CALLS: usize = 24;
+/// The most statements and expressions that are followed.
+const STEPS: usize = 2_000_000;
+/// The most accesses.
+const ACCESSES: usize = 10_000;
+
+type Run<T> = Result<T, Refusal>;
+
+/// Whether a statement leaves the block around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaves {
+    Never,
+    Sometimes,
+    Always,
+}
+
+/// What can be assigned to.
+enum Target {
+    Variable {
+        index: usize,
+        lanes: Option<Vec<u64>>,
+    },
+    Memory {
+        base: Base,
+        offset: Poly,
+        of: Type,
+    },
+    /// A part of something whose values are not followed, and what it is.
+    Own(&'static str),
+}
+
+pub(crate) struct Machine<'a> {
+    unit: &'a Unit,
+    language: Language,
+    stack: Vec<(Rc<str>, Value)>,
+    /// Where the variables of the current function begin.
+    frame: usize,
+    calls: usize,
+    conditions: Vec<Condition>,
+    trace: Trace,
+    symbols: usize,
+    returned: Option<Value>,
+    /// The variables where a turn of the innermost loop ends early.
+    left: Vec<Vec<(Rc<str>, Value)>>,
+    steps: usize,
+}
+
+/// Runs a kernel.
+pub(crate) fn run(unit: &Unit, kernel: &Function, language: Language) -> Run<Trace> {
+    let mut machine = Machine {
+        unit,
+        language,
+        stack: Vec::new(),
+        frame: 0,
+        calls: 0,
+        conditions: Vec::new(),
+        trace: Trace::default(),
+        symbols: 0,
+        returned: None,
+        left: Vec::new(),
+        steps: 0,
+    };
+    for variable in &unit.variables {
+        let value = machine.global(variable);
+        machine.stack.push((variable.name.clone(), value));
+    }
+    for (position, (name, of)) in kernel.parameters.iter().enumerate() {
+        let value = match of {
+            Type::Pointer(of, Space::Global) => {
+                let (base, of) = (Base::Argument(position), (**of).clone());
+                Value::Pointer { base, offset: Poly::default(), of }
+            }
+            Type::Pointer(of, Space::Own) => {
+                Value::Pointer { base: Base::Own, offset: Poly::default(), of: (**of).clone() }
+            }
+            Type::Integer { is_signed: true, .. } => {
+                Value::integer(Poly::symbol(Symbol::Argument(position)), of)
+            }
+            Type::Integer { .. } => Value::integer(Poly::symbol(Symbol::Unsigned(position)), of),
+            _ => Value::unknown(kernel.at, "an argument that is no integer"),
+        };
+        machine.stack.push((name.clone(), value));
+    }
+    machine.frame = unit.variables.len();
+    machine.exec(&kernel.body)?;
+    machine
+        .trace
+        .accesses
+        .iter_mut()
+        .for_each(|access| access.conditions.retain(|held| *held != Condition::All(vec![])));
+    join_branches(&mut machine.trace.accesses);
+    Ok(machine.trace)
+}
+
+/// Replaces writes under a condition and under its opposite by one write without it.
+fn join_branches(accesses: &mut Vec<Access>) {
+    let joined = |one: &Access, other: &Access| {
+        let is_same = one.writes
+            && other.writes
+            && (one.reads, one.argument, one.bytes, &one.offset)
+                == (other.reads, other.argument, other.bytes, &other.offset)
+            && one.conditions.len() == other.conditions.len();
+        let mut pairs = one.conditions.iter().zip(&other.conditions).enumerate();
+        let different = pairs.find(|(_, (this, that))| this != that).filter(|_| is_same)?;
+        let (index, (this, that)) = different;
+        let are_opposite = *this == that.negated() || this.negated() == *that;
+        (are_opposite && one.conditions[index + 1..] == other.conditions[index + 1..]).then_some(index)
+    };
+    while let Some((one, other, index)) = (0..accesses.len()).find_map(|one| {
+        (one + 1..accesses.len())
+            .find_map(|other| joined(&accesses[one], &accesses[other]).map(|index| (one, other, index)))
+    }) {
+        accesses[one].conditions.remove(index);
+        accesses.remove(other);
+    }
+}
+
+impl Machine<'_> {
+    fn global(&self, variable: &Variable) -> Value {
+        match (&variable.of, &variable.first) {
+            (of @ Type::Integer { .. }, Some(Expr { kind: ExprKind::Integer(value, _), .. })) => {
+                Value::integer(Poly::from(*value), of)
+            }
+            (of @ Type::Array(..), _) => {
+                Value::Pointer { base: Base::Module, offset: Poly::default(), of: decayed(of) }
+            }
+            _ => Value::unknown(variable.at, "a variable outside the kernel"),
+        }
+    }
+
+    fn fresh(&mut self) -> usize {
+        self.symbols += 1;
+        self.symbols - 1
+    }
+
+    /// Returns a number with one unknown value, of these bounds.
+    fn some(&mut self, least: i128, most: i128) -> Poly {
+        let some = Poly::symbol(Symbol::Some(self.fresh()));
+        self.trace.facts.push(Condition::at_least(&some, &Poly::from(least)));
+        self.trace.facts.push(Condition::at_least(&Poly::from(most), &some));
+        some
+    }
+
+    fn term(&mut self, term: Term) -> Poly {
+        let known = self.trace.terms.iter().position(|known| *known == term);
+        let index = known.unwrap_or_else(|| {
+            self.trace.terms.push(term);
+            self.trace.terms.len() - 1
+        });
+        Poly::symbol(Symbol::Term(index))
+    }
+
+    fn step(&mut self, at: Place) -> Run<()> {
+        self.steps += 1;
+        if self.steps > STEPS || self.trace.accesses.len() > ACCESSES {
+            return Err(Refusal::new(at, "a kernel that is too large"));
+        }
+        Ok(())
+    }
+
+    /// Follows a statement.
+    fn exec(&mut self, statement: &Stmt) -> Run<Leaves> {
+        match statement {
+            Stmt::Declare(variables) => {
+                for variable in variables {
+                    let value = self.declared(variable)?;
+                    self.stack.push((variable.name.clone(), value));
+                }
+            }
+            Stmt::Expr(expr) => {
+                self.eval(expr)?;
+            }
+            Stmt::Block(statements) => {
+                let scope = self.stack.len();
+                let mut leaves = Leaves::Never;
+                for statement in statements {
+                    match self.exec(statement)? {
+                        Leaves::Never => {}
+                        Leaves::Sometimes => leaves = Leaves::Sometimes,
+                        Leaves::Always => {
+                            leaves = Leaves::Always;
+                            break;
+                        }
+                    }
+                }
+                self.stack.truncate(scope);
+                return Ok(leaves);
+            }
+            Stmt::If(condition, yes, no) => {
+                let condition = self.eval(condition)?.truth();
+                return self.branch(&condition, yes, no.as_deref());
+            }
+            Stmt::Loop { at, condition, step, body, is_tested_first } => {
+                return self.turns(*at, (condition.as_ref(), *is_tested_first), step.as_ref(), body);
+            }
+            Stmt::Return(value) => {
+                let value = value.as_ref().map(|value| self.eval(value)).transpose()?;
+                if let Some(value) = value {
+                    self.returned = Some(match self.returned.take() {
+                        Some(known) => self.either(known, value),
+                        None => value,
+                    });
+                }
+                return Ok(Leaves::Always);
+            }
+            Stmt::Leave => {
+                self.left.push(self.stack.clone());
+                return Ok(Leaves::Always);
+            }
+        }
+        Ok(Leaves::Never)
+    }
+
+    fn declared(&mut self, variable: &Variable) -> Run<Value> {
+        let first = match &variable.first {
+            Some(first) => Some(self.eval(first)?),
+            None => None,
+        };
+        Ok(match (&variable.of, first) {
+            (of @ Type::Array(..), _) => {
+                Value::Pointer { base: Base::Own, offset: Poly::default(), of: decayed(of) }
+            }
+            (of, Some(first)) => self.converted(first, of, variable.at),
+            (Type::Vector(_, lanes), None) => {
+                Value::Lanes(Rc::new(vec![Value::unknown(variable.at, "no value yet"); *lanes as usize]))
+            }
+            (Type::Struct(of), None) if of.is_vector() => {
+                Value::Lanes(Rc::new(vec![Value::unknown(variable.at, "no value yet"); of.fields.len()]))
+            }
+            _ => Value::unknown(variable.at, "no value yet"),
+        })
+    }
+
+    fn branch(&mut self, condition: &Condition, yes: &Stmt, no: Option<&Stmt>) -> Run<Leaves> {
+        let (before, held) = (self.stack.clone(), self.conditions.len());
+        let condition = &condition.numbered(self.fresh() + 1);
+        self.conditions.push(condition.clone());
+        let first = self.exec(yes)?;
+        self.stack.truncate(before.len());
+        self.conditions.truncate(held);
+        let after = std::mem::replace(&mut self.stack, before);
+        self.conditions.push(condition.negated());
+        let second = match no {
+            Some(no) => self.exec(no)?,
+            None => Leaves::Never,
+        };
+        self.stack.truncate(after.len());
+        self.conditions.truncate(held);
+        match (first, second) {
+            (Leaves::Always, Leaves::Always) => return Ok(Leaves::Always),
+            // What follows is done by those that have not left.
+            (Leaves::Always, _) => self.conditions.push(condition.negated()),
+            (_, Leaves::Always) => {
+                self.stack = after;
+                self.conditions.push(condition.clone());
+            }
+            _ => {
+                for (index, (name, value)) in after.into_iter().enumerate() {
+                    let other = self.stack[index].1.clone();
+                    let merged = self.merged(condition, value, other);
+                    self.stack[index] = (name, merged);
+                }
+            }
+        }
+        if first == Leaves::Sometimes || second == Leaves::Sometimes {
+            self.conditions.push(Condition::UNKNOWN);
+        }
+        let is_never = first == Leaves::Never && second == Leaves::Never;
+        Ok(if is_never { Leaves::Never } else { Leaves::Sometimes })
+    }
+
+    /// Returns the value that is `yes` under a condition, and otherwise `no`.
+    fn merged(&mut self, condition: &Condition, yes: Value, no: Value) -> Value {
+        if let (Value::Integer(one), Value::Integer(other)) = (&yes, &no) {
+            let more = &one.poly - &other.poly;
+            let tested = match condition {
+                Condition::AtLeastZero(poly) => Some(poly),
+                _ => None,
+            };
+            let is = |poly: &Poly| tested == Some(poly) || tested == Some(&(poly - &Poly::from(1)));
+            let (is_max, is_min) = (is(&more), is(&-&more));
+            let terms = (one.poly.clone(), other.poly.clone());
+            if is_max || is_min {
+                let term = if is_max { Term::Max(terms.0, terms.1) } else { Term::Min(terms.0, terms.1) };
+                return Value::Integer(one.joined(other, self.term(term)));
+            }
+        }
+        self.either(yes, no)
+    }
+
+    /// Returns what is known of a value that is one of two.
+    fn either(&mut self, one: Value, other: Value) -> Value {
+        match (one, other) {
+            (one, other) if one == other => one,
+            (Value::Integer(one), Value::Integer(other)) => {
+                let term = Term::Either(one.poly.clone(), other.poly.clone());
+                let poly = if one.poly == other.poly { one.poly.clone() } else { self.term(term) };
+                Value::Integer(one.joined(&other, poly))
+            }
+            (
+                Value::Pointer { base, offset, of },
+                Value::Pointer { base: other, offset: second, of: same },
+            ) if base == other && of == same => {
+                let offset = self.term(Term::Either(offset, second));
+                Value::Pointer { base, offset, of }
+            }
+            (Value::Lanes(one), Value::Lanes(other)) if one.len() == other.len() => {
+                let pairs: Vec<_> = one.iter().cloned().zip(other.iter().cloned()).collect();
+                Value::Lanes(Rc::new(pairs.into_iter().map(|(one, other)| self.either(one, other)).collect()))
+            }
+            (
+                astray @ Value::Astray { base, .. },
+                Value::Pointer { base: other, .. } | Value::Astray { base: other, .. },
+            )
+            | (Value::Pointer { base: other, .. }, astray @ Value::Astray { base, .. })
+                if base == other =>
+            {
+                astray
+            }
+            (Value::Pointer { .. } | Value::Astray { .. }, _)
+            | (_, Value::Pointer { .. } | Value::Astray { .. }) => {
+                Value::unknown(0, "a pointer to one of several buffers")
+            }
+            (unknown @ Value::Unknown(_), _) | (_, unknown @ Value::Unknown(_)) => unknown,
+            (Value::Test(_), Value::Test(_)) => Value::Test(Condition::UNKNOWN),
+            _ => Value::unknown(0, "one of several values"),
+        }
+    }
+
+    /// Returns whether a polynomial contains a symbol that is at least as new as `newest`.
+    fn is_newer(&self, poly: &Poly, newest: usize) -> bool {
+        poly.products().flat_map(|(symbols, _)| symbols).any(|symbol| match symbol {
+            Symbol::Turn(number) | Symbol::Some(number) => *number >= newest,
+            Symbol::Term(number) => match &self.trace.terms[*number] {
+                Term::Quotient(one, other)
+                | Term::Remainder(one, other)
+                | Term::Min(one, other)
+                | Term::Max(one, other)
+                | Term::Either(one, other) => self.is_newer(one, newest) || self.is_newer(other, newest),
+            },
+            _ => false,
+        })
+    }
+
+    /// As [`is_newer`](Self::is_newer), for terms alone.
+    fn is_newer_term(&self, poly: &Poly, newest: usize) -> bool {
+        let mut symbols = poly.products().flat_map(|(symbols, _)| symbols);
+        symbols
+            .any(|symbol| matches!(symbol, Symbol::Term(_)) && self.is_newer(&Poly::symbol(*symbol), newest))
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        let is_it = |(known, _): &(Rc<str>, Value)| **known == *name;
+        let own = self.stack[self.frame..].iter().rposition(is_it).map(|index| self.frame + index);
+        own.or_else(|| self.stack[..self.unit.variables.len()].iter().rposition(is_it))
+    }
+
+    fn load(&mut self, target: &Target, at: Place) -> Run<Value> {
+        match target {
+            Target::Variable { index, lanes: None } => Ok(self.stack[*index].1.clone()),
+            Target::Variable { index, lanes: Some(lanes) } => match &self.stack[*index].1 {
+                Value::Lanes(values) => Ok(picked(values, lanes)),
+                _ => Ok(Value::unknown(at, "an element of an unknown vector")),
+            },
+            Target::Own(what) => Ok(Value::unknown(at, what)),
+            Target::Memory { base, offset, of } => {
+                if let Type::Array(..) = of {
+                    return Ok(Value::Pointer { base: *base, offset: offset.clone(), of: decayed(of) });
+                }
+                self.access((*base, offset, of), (true, false, false), at)?;
+                Ok(match of {
+                    // Few values: an index into a table is within it.
+                    Type::Integer { bytes: bytes @ (1 | 2), is_signed }
+                        if matches!(base, Base::Argument(_)) =>
+                    {
+                        let span = 1_i128 << (8 * bytes);
+                        let least = if *is_signed { -span / 2 } else { 0 };
+                        Value::integer(self.some(least, least + span - 1), of)
+                    }
+                    _ => Value::unknown(at, "a value from a buffer"),
+                })
+            }
+        }
+    }
+
+    fn access(
+        &mut self,
+        (base, offset, of): (Base, &Poly, &Type),
+        (reads, writes, is_atomic): (bool, bool, bool),
+        at: Place,
+    ) -> Run<()> {
+        let argument = match base {
+            Base::Own => return Ok(()),
+            Base::Module if writes => {
+                return Err(Refusal::new(at, "a change of a variable outside the kernel"));
+            }
+            Base::Module => return Ok(()),
+            Base::Argument(argument) => argument,
+        };
+        let bytes = of.size().ok_or_else(|| Refusal::new(at, "an element of unknown size"))?;
+        if offset.is_excessive() {
+            return Err(Refusal::new(at, "an index that is too large to be followed"));
+        }
+        let (offset, conditions) = (offset.clone(), self.conditions.clone());
+        self.trace.accesses.push(Access {
+            argument,
+            reads,
+            writes,
+            is_atomic,
+            offset,
+            bytes,
+            conditions,
+            at,
+        });
+        Ok(())
+    }
+
+    fn store(&mut self, target: &Target, value: Value, at: Place) -> Run<()> {
+        match target {
+            Target::Variable { index, lanes: None } => {
+                let value = match (&self.stack[*index].1, value) {
+                    (Value::Integer(known), Value::Integer(value)) => {
+                        Value::Integer(Integer { poly: value.poly, ..known.clone() })
+                    }
+                    (_, value) => value,
+                };
+                self.stack[*index].1 = value;
+                Ok(())
+            }
+            Target::Variable { index, lanes: Some(lanes) } => {
+                if let Value::Lanes(values) = &mut self.stack[*index].1 {
+                    let values = Rc::make_mut(values);
+                    for (place, lane) in lanes.iter().enumerate() {
+                        let value = match &value {
+                            Value::Lanes(of) => of.get(place).cloned(),
+                            value if lanes.len() == 1 => Some(value.clone()),
+                            _ => None,
+                        };
+                        let value =
+                            value.unwrap_or_else(|| Value::unknown(at, "an element of an unknown vector"));
+                        if let Some(element) = values.get_mut(*lane as usize) {
+                            *element = value;
+                        }
+                    }
+                }
+                Ok(())
+            }
+            Target::Own(_) => Ok(()),
+            Target::Memory { base, offset, of } => self.access((*base, offset, of), (false, true, false), at),
+        }
+    }
+
+    /// Returns what an expression names.
+    fn target(&mut self, expr: &Expr) -> Run<Target> {
+        match &expr.kind {
+            ExprKind::Name(name) => match self.find(name) {
+                Some(index) => Ok(Target::Variable { index, lanes: None }),
+                None => Err(Refusal::new(expr.at, format!("a change of `{name}`, which is unknown"))),
+            },
+            ExprKind::Unary(Unary::Load, of) => {
+                let pointer = self.eval(of)?;
+                self.pointed(pointer, &Poly::default(), expr.at)
+            }
+            ExprKind::Index(of, index) => {
+                let pointer = self.eval(of)?;
+                let index = self.eval(index)?;
+                match (&pointer, index) {
+                    (Value::Pointer { .. }, Value::Integer(index)) => {
+                        self.pointed(pointer, &index.poly, expr.at)
+                    }
+                    (Value::Pointer { base, of, .. }, index) => {
+                        let (base, of, why) = (*base, of.clone(), index.why(expr.at));
+                        self.pointed(Value::Astray { base, of, why }, &Poly::default(), expr.at)
+                    }
+                    (Value::Astray { .. }, _) => self.pointed(pointer, &Poly::default(), expr.at),
+                    _ => Err(Refusal::new(expr.at, "an index of something that is no known pointer")),
+                }
+            }
+            ExprKind::Member(of, name) => match self.target(of)? {
+                Target::Own(what) => Ok(Target::Own(what)),
+                Target::Variable { index, lanes: None } => {
+                    let lanes = self.lanes_of(&self.stack[index].1, name);
+                    match lanes {
+                        Some(lanes) => Ok(Target::Variable { index, lanes: Some(lanes) }),
+                        // A structure with unknown fields.
+                        None => Ok(Target::Own(OWN)),
+                    }
+                }
+                Target::Variable { .. } => Ok(Target::Own(OWN)),
+                Target::Memory { base, offset, of } => self.member(base, &offset, &of, name, expr.at),
+            },
+            ExprKind::Cast(_, of) => self.target(of),
+            _ => Err(Refusal::new(expr.at, "a change of something that is not understood")),
+        }
+    }
+
+    fn lanes_of(&self, value: &Value, name: &str) -> Option<Vec<u64>> {
+        let Value::Lanes(values) = value else { return None };
+        lanes(name, values.len() as u64)
+    }
+
+    /// Returns a field of a structure, or elements of a vector, in memory.
+    fn member(&self, base: Base, offset: &Poly, of: &Type, name: &str, at: Place) -> Run<Target> {
+        let (start, of) = match of {
+            Type::Struct(of) => of.field(name).map(|(start, of)| (start, of.clone())),
+            Type::Vector(element, count) => lanes(name, *count).and_then(|lanes| {
+                let (first, last) = (*lanes.iter().min()?, *lanes.iter().max()?);
+                let bytes = element.size()?;
+                let of = if first == last {
+                    (**element).clone()
+                } else {
+                    Type::Vector(element.clone(), last + 1 - first)
+                };
+                Some((first * bytes, of))
+            }),
+            _ => None,
+        }
+        .ok_or_else(|| Refusal::new(at, format!("an unknown field {name}")))?;
+        Ok(Target::Memory { base, offset: offset + &Poly::from(i128::from(start)), of })
+    }
+
+    fn pointed(&mut self, pointer: Value, index: &Poly, at: Place) -> Run<Target> {
+        match pointer {
+            Value::Pointer { base: Base::Own, of, .. } if !matches!(of, Type::Array(..)) => {
+                Ok(Target::Own(OWN))
+            }
+            Value::Pointer { base, offset, of } => {
+                let bytes = of.size().ok_or_else(|| Refusal::new(at, "an element of unknown size"))?;
+                let offset = &offset + &(index * &Poly::from(i128::from(bytes)));
+                Ok(Target::Memory { base, offset, of })
+            }
+            Value::Astray { base: Base::Argument(argument), why, .. } => {
+                let refusal = Refusal::caused(at, "an index that is not known before the kernel runs", &why);
+                self.trace.refused.entry(argument).or_insert(refusal);
+                Ok(Target::Own("a value from a buffer"))
+            }
+            Value::Astray { base: Base::Module, .. } => {
+                Ok(Target::Memory { base: Base::Module, offset: Poly::default(), of: Type::Opaque })
+            }
+            Value::Astray { .. } => Ok(Target::Own(OWN)),
+            Value::Unknown(why) => Err(Refusal::caused(at, "a pointer that is not followed", &why)),
+            _ => Err(Refusal::new(at, "a use of something as a pointer that is none")),
+        }
+    }
+}
+
+/// Returns the type of what an array's name points to.
+fn decayed(of: &Type) -> Type {
+    of.element().cloned().unwrap_or(Type::Opaque)
+}
+
+fn picked(values: &[Value], lanes: &[u64]) -> Value {
+    let pick = |lane: &u64| values.get(*lane as usize).cloned();
+    let values: Option<Vec<_>> = lanes.iter().map(pick).collect();
+    match values {
+        Some(mut values) if values.len() == 1 => values.remove(0),
+        Some(values) => Value::Lanes(Rc::new(values)),
+        None => Value::unknown(0, "an element that the vector has not"),
+    }
+}

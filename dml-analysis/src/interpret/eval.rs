@@ -1,0 +1,662 @@
+//! Values of expressions.
+
+use super::{Base, CALLS, Machine, Run, Target};
+use crate::poly::{Condition, Poly, Symbol, Term};
+use crate::syntax::{Binary, Expr, ExprKind, Function, Unary};
+use crate::token::Place;
+use crate::types::{INT, SIZE, Type, UINT, lanes};
+use crate::value::{Integer, Value};
+use crate::{Language, Refusal};
+use std::rc::Rc;
+
+impl Machine<'_> {
+    pub(super) fn eval(&mut self, expr: &Expr) -> Run<Value> {
+        self.step(expr.at)?;
+        let at = expr.at;
+        match &expr.kind {
+            ExprKind::Integer(value, of) => Ok(Value::integer(Poly::from(*value), of)),
+            ExprKind::Real => Ok(Value::unknown(at, "a real number")),
+            ExprKind::Name(name) => Ok(match self.find(name) {
+                Some(index) => self.stack[index].1.clone(),
+                None => Value::unknown(at, "a name that the source does not define"),
+            }),
+            ExprKind::Unary(operator, of) => self.unary(*operator, of, at),
+            ExprKind::Step(by, is_before, of) => {
+                let target = self.target(of)?;
+                let old = self.load(&target, at)?;
+                let by = Value::integer(Poly::from(i128::from(*by)), &INT);
+                let new = self.binary(Binary::Add, old.clone(), by, at);
+                self.store(&target, new.clone(), at)?;
+                Ok(if *is_before { old } else { new })
+            }
+            ExprKind::Binary(operator @ (Binary::Both | Binary::Either), one, other) => {
+                let one = self.eval(one)?.truth();
+                // The other is evaluated only if it decides.
+                let decides = if *operator == Binary::Both { one.clone() } else { one.negated() };
+                self.conditions.push(decides);
+                let other = self.eval(other).map(|other| other.truth());
+                self.conditions.pop();
+                let both = vec![one, other?];
+                Ok(Value::Test(if *operator == Binary::Both {
+                    Condition::All(both)
+                } else {
+                    Condition::Any(both)
+                }))
+            }
+            ExprKind::Binary(operator, one, other) => {
+                let one = self.eval(one)?;
+                let other = self.eval(other)?;
+                Ok(self.binary(*operator, one, other, at))
+            }
+            ExprKind::Assign(operator, target, value) => {
+                let value = self.eval(value)?;
+                let target = self.target(target)?;
+                let value = match operator {
+                    Some(operator) => {
+                        let old = self.load(&target, at)?;
+                        self.binary(*operator, old, value, at)
+                    }
+                    None => value,
+                };
+                self.store(&target, value.clone(), at)?;
+                Ok(value)
+            }
+            ExprKind::Conditional(condition, yes, no) => {
+                let condition = self.eval(condition)?.truth();
+                let held = self.conditions.len();
+                self.conditions.push(condition.clone());
+                let yes = self.eval(yes)?;
+                self.conditions[held] = condition.negated();
+                let no = self.eval(no)?;
+                self.conditions.truncate(held);
+                Ok(self.merged(&condition, yes, no))
+            }
+            ExprKind::Call(name, arguments) => self.call(name, arguments, at),
+            ExprKind::Method(of, name) => {
+                // `DmlItems`, the last parameter of a package's kernel in CUDA C.
+                self.eval(of)?;
+                let axis = ["x", "y", "z"].iter().position(|axis| *axis == &**name);
+                let is_cuda = self.language == Language::Cuda;
+                let item = axis
+                    .filter(|_| is_cuda)
+                    .map(|axis| Value::integer(Poly::symbol(Symbol::Item(axis)), &SIZE));
+                item.ok_or_else(|| Refusal::new(at, format!("a member function {name}")))
+            }
+            ExprKind::Index(of, _) => {
+                let _ = of;
+                let target = self.target(expr)?;
+                self.load(&target, at)
+            }
+            ExprKind::Member(of, name) => self.member_value(expr, of, name, at),
+            ExprKind::Cast(to, of) => {
+                let value = self.eval(of)?;
+                Ok(self.converted(value, to, at))
+            }
+            ExprKind::Vector(of, values) => {
+                let mut all = Vec::new();
+                for value in values {
+                    match self.eval(value)? {
+                        Value::Lanes(values) => all.extend(values.iter().cloned()),
+                        value => all.push(value),
+                    }
+                }
+                Ok(Value::Lanes(Rc::new(spread(all, of, at))))
+            }
+            ExprKind::List(values) => {
+                let values: Vec<_> = values.iter().map(|value| self.eval(value)).collect::<Run<_>>()?;
+                Ok(Value::Lanes(Rc::new(values)))
+            }
+            ExprKind::Comma(one, other) => {
+                self.eval(one)?;
+                self.eval(other)
+            }
+        }
+    }
+
+    fn unary(&mut self, operator: Unary, of: &Expr, at: Place) -> Run<Value> {
+        match operator {
+            Unary::Load => {
+                let pointer = self.eval(of)?;
+                let target = self.pointed(pointer, &Poly::default(), at)?;
+                self.load(&target, at)
+            }
+            Unary::Address => Ok(match self.target(of)? {
+                Target::Variable { index, .. } => {
+                    // The variable may change by its address.
+                    self.stack[index].1 = Value::unknown(at, "a variable whose address is taken");
+                    Value::Pointer { base: Base::Own, offset: Poly::default(), of: Type::Opaque }
+                }
+                Target::Memory { base, offset, of } => Value::Pointer { base, offset, of },
+                Target::Own(_) => {
+                    Value::Pointer { base: Base::Own, offset: Poly::default(), of: Type::Opaque }
+                }
+            }),
+            Unary::Not => Ok(Value::Test(self.eval(of)?.truth().negated())),
+            Unary::Plus => self.eval(of),
+            Unary::Minus => {
+                let value = self.eval(of)?;
+                Ok(self.binary(Binary::Sub, Value::integer(Poly::from(0), &INT), value, at))
+            }
+            // In two's complement, `~x` is `-x - 1`.
+            Unary::Complement => {
+                let value = self.eval(of)?;
+                Ok(self.binary(Binary::Sub, Value::integer(Poly::from(-1), &INT), value, at))
+            }
+        }
+    }
+
+    fn member_value(&mut self, expr: &Expr, of: &Expr, name: &Rc<str>, at: Place) -> Run<Value> {
+        if let ExprKind::Name(variable) = &of.kind
+            && self.language == Language::Cuda
+            && self.find(variable).is_none()
+        {
+            let axis = ["x", "y", "z"].iter().position(|axis| *axis == &**name);
+            let symbol = axis.and_then(|axis| match &**variable {
+                "threadIdx" => Some(Poly::symbol(Symbol::Local(axis))),
+                "blockIdx" => Some(Poly::symbol(Symbol::Group(axis))),
+                "blockDim" => Some(Poly::symbol(Symbol::GroupSize(axis))),
+                "gridDim" => Some(self.groups(axis)),
+                _ => None,
+            });
+            return Ok(match symbol {
+                Some(symbol) => Value::integer(symbol, &UINT),
+                None => Value::unknown(at, "a name that the source does not define"),
+            });
+        }
+        if matches!(
+            of.kind,
+            ExprKind::Name(_) | ExprKind::Index(..) | ExprKind::Member(..) | ExprKind::Unary(Unary::Load, _)
+        ) {
+            let target = self.target(expr)?;
+            return self.load(&target, at);
+        }
+        Ok(match self.eval(of)? {
+            Value::Lanes(values) => match lanes(name, values.len() as u64) {
+                Some(lanes) => super::picked(&values, &lanes),
+                None => Value::unknown(at, "a field of a structure"),
+            },
+            Value::Unknown(why) => Value::Unknown(why),
+            _ => return Err(Refusal::new(at, format!("a field {name} of something that has none"))),
+        })
+    }
+
+    /// Returns the number of work-groups.
+    fn groups(&mut self, axis: usize) -> Poly {
+        let group = Poly::symbol(Symbol::GroupSize(axis));
+        let rounded = &(&Poly::symbol(Symbol::Size(axis)) + &group) - &Poly::from(1);
+        self.term(Term::Quotient(rounded, group))
+    }
+
+    /// Returns a value in another type.
+    pub(super) fn converted(&mut self, value: Value, to: &Type, at: Place) -> Value {
+        let Type::Integer { bytes, .. } = to else {
+            return match (to, value) {
+                (Type::Pointer(of, _), Value::Pointer { base, offset, .. }) => {
+                    Value::Pointer { base, offset, of: (**of).clone() }
+                }
+                (Type::Pointer(of, _), Value::Astray { base, why, .. }) => {
+                    Value::Astray { base, of: (**of).clone(), why }
+                }
+                (Type::Vector(..), Value::Lanes(values)) => {
+                    Value::Lanes(Rc::new(spread((*values).clone(), to, at)))
+                }
+                (Type::Struct(of), Value::Lanes(values))
+                    if of.is_vector() && values.len() == of.fields.len() =>
+                {
+                    Value::Lanes(values)
+                }
+                (Type::Vector(..), value @ Value::Integer(_)) => {
+                    Value::Lanes(Rc::new(spread(vec![value], to, at)))
+                }
+                (_, Value::Unknown(why)) => Value::Unknown(why),
+                _ => Value::unknown(at, "a value of another type"),
+            };
+        };
+        match self.numeric(value) {
+            Value::Integer(Integer { poly, bytes: from, .. }) => match poly.constant() {
+                None if *bytes < 4 && *bytes < from => Value::integer(self.within(to), to),
+                _ => Value::integer(poly, to),
+            },
+            Value::Unknown(_) if *bytes < 4 => Value::integer(self.within(to), to),
+            Value::Unknown(why) => Value::Unknown(why),
+            _ => Value::unknown(at, "a conversion to an integer"),
+        }
+    }
+
+    /// Returns some number of a type of one or two bytes.
+    fn within(&mut self, of: &Type) -> Poly {
+        let Type::Integer { bytes, is_signed } = of else { return Poly::default() };
+        let span = 1_i128 << (8 * bytes);
+        let least = if *is_signed { -span / 2 } else { 0 };
+        self.some(least, least + span - 1)
+    }
+
+    /// Returns a test as a number.
+    fn numeric(&mut self, value: Value) -> Value {
+        match value {
+            Value::Test(condition) => match condition {
+                Condition::All(of) if of.is_empty() => Value::integer(Poly::from(1), &INT),
+                Condition::Any(of) if of.is_empty() => Value::integer(Poly::from(0), &INT),
+                _ => Value::integer(self.some(0, 1), &INT),
+            },
+            value => value,
+        }
+    }
+
+    pub(super) fn binary(&mut self, operator: Binary, one: Value, other: Value, at: Place) -> Value {
+        let (one, other) = (self.numeric(one), self.numeric(other));
+        match (one, other) {
+            (Value::Integer(one), Value::Integer(other)) => self.arithmetic(operator, &one, &other, at),
+            (Value::Pointer { base, offset, of }, Value::Integer(by))
+                if matches!(operator, Binary::Add | Binary::Sub) =>
+            {
+                self.moved(base, &offset, of, operator, &by, at)
+            }
+            (Value::Integer(by), Value::Pointer { base, offset, of }) if operator == Binary::Add => {
+                self.moved(base, &offset, of, operator, &by, at)
+            }
+            (Value::Lanes(one), Value::Lanes(other)) if one.len() == other.len() => {
+                let pairs: Vec<_> = one.iter().cloned().zip(other.iter().cloned()).collect();
+                let values = pairs.into_iter().map(|(one, other)| self.binary(operator, one, other, at));
+                Value::Lanes(Rc::new(values.collect()))
+            }
+            (Value::Lanes(values), scalar @ (Value::Integer(_) | Value::Unknown(_))) => {
+                let values =
+                    values.iter().cloned().map(|value| self.binary(operator, value, scalar.clone(), at));
+                Value::Lanes(Rc::new(values.collect()))
+            }
+            (scalar @ (Value::Integer(_) | Value::Unknown(_)), Value::Lanes(values)) => {
+                let values =
+                    values.iter().cloned().map(|value| self.binary(operator, scalar.clone(), value, at));
+                Value::Lanes(Rc::new(values.collect()))
+            }
+            // A mask bounds whatever it is applied to.
+            (Value::Unknown(_), Value::Integer(mask)) | (Value::Integer(mask), Value::Unknown(_))
+                if operator == Binary::And && mask.poly.constant().is_some_and(|mask| mask >= 0) =>
+            {
+                let most = mask.poly.constant().unwrap_or_default();
+                Value::integer(self.some(0, most), &INT)
+            }
+            (Value::Pointer { base, of, .. }, Value::Unknown(why))
+            | (Value::Unknown(why), Value::Pointer { base, of, .. })
+                if matches!(operator, Binary::Add | Binary::Sub) =>
+            {
+                Value::Astray { base, of, why }
+            }
+            (astray @ Value::Astray { .. }, _) | (_, astray @ Value::Astray { .. })
+                if matches!(operator, Binary::Add | Binary::Sub) =>
+            {
+                astray
+            }
+            (Value::Pointer { base: Base::Argument(_), .. }, _)
+            | (_, Value::Pointer { base: Base::Argument(_), .. }) => {
+                if is_comparison(operator) {
+                    return Value::Test(Condition::UNKNOWN);
+                }
+                Value::unknown(at, "arithmetic of pointers")
+            }
+            (Value::Unknown(why), _) | (_, Value::Unknown(why)) => {
+                if is_comparison(operator) {
+                    Value::Test(Condition::UNKNOWN)
+                } else {
+                    Value::Unknown(why)
+                }
+            }
+            _ if is_comparison(operator) => Value::Test(Condition::UNKNOWN),
+            _ => Value::unknown(at, "an operation that is not followed"),
+        }
+    }
+
+    fn moved(
+        &mut self,
+        base: Base,
+        offset: &Poly,
+        of: Type,
+        operator: Binary,
+        by: &Integer,
+        at: Place,
+    ) -> Value {
+        let Some(bytes) = of.size() else {
+            return match base {
+                Base::Own => Value::Pointer { base, offset: Poly::default(), of },
+                _ => Value::unknown(at, "a pointer to elements of unknown size"),
+            };
+        };
+        let by = &by.poly * &Poly::from(i128::from(bytes));
+        let offset = if operator == Binary::Add { offset + &by } else { offset - &by };
+        Value::Pointer { base, offset, of }
+    }
+
+    fn arithmetic(&mut self, operator: Binary, one: &Integer, other: &Integer, at: Place) -> Value {
+        let (left, right) = (&one.poly, &other.poly);
+        if left.is_excessive() || right.is_excessive() {
+            return Value::unknown(at, "a number that is too large to be followed");
+        }
+        let joined = |poly| Value::Integer(one.joined(other, poly));
+        let is_unsigned = one.is_unsigned_with(other);
+        match operator {
+            Binary::Add => joined(left + right),
+            Binary::Sub => joined(left - right),
+            Binary::Mul => joined(left * right),
+            Binary::Div | Binary::Rem => match (left.constant(), right.constant()) {
+                (_, Some(0)) => Value::unknown(at, "a division by 0"),
+                (Some(left), Some(right)) => {
+                    joined(Poly::from(if operator == Binary::Div { left / right } else { left % right }))
+                }
+                _ => {
+                    let terms = (left.clone(), right.clone());
+                    let is_quotient = operator == Binary::Div;
+                    let term = if is_quotient {
+                        Term::Quotient(terms.0, terms.1)
+                    } else {
+                        Term::Remainder(terms.0, terms.1)
+                    };
+                    joined(self.term(term))
+                }
+            },
+            Binary::ShiftLeft => match right.constant() {
+                Some(bits @ 0..64) => {
+                    Value::Integer(Integer { poly: left * &Poly::from(1 << bits), ..one.clone() })
+                }
+                _ => Value::unknown(at, "a shift by an unknown number of bits"),
+            },
+            Binary::ShiftRight => match (left.constant(), right.constant()) {
+                (Some(left), Some(bits @ 0..64)) => {
+                    Value::Integer(Integer { poly: Poly::from(left >> bits), ..one.clone() })
+                }
+                (None, Some(bits @ 0..64)) => {
+                    let rounded = self.term(Term::Quotient(left.clone(), Poly::from(1 << bits)));
+                    // A negative number is rounded down.
+                    let poly = if one.is_signed && one.bytes >= 4 && !left.is_count() {
+                        let down = &rounded - &Poly::from(1);
+                        self.term(Term::Either(rounded, down))
+                    } else {
+                        rounded
+                    };
+                    Value::Integer(Integer { poly, ..one.clone() })
+                }
+                _ => Value::unknown(at, "a shift by an unknown number of bits"),
+            },
+            Binary::And => match (left.constant(), right.constant()) {
+                (Some(left), Some(right)) => joined(Poly::from(left & right)),
+                (Some(mask), None) | (None, Some(mask)) => {
+                    let of = if left.constant().is_some() { other } else { one };
+                    self.masked(of, mask, at, is_unsigned)
+                }
+                (None, None) => Value::unknown(at, "bits of unknown numbers"),
+            },
+            Binary::Or | Binary::Xor => match (left.constant(), right.constant()) {
+                (Some(left), Some(right)) if operator == Binary::Or => joined(Poly::from(left | right)),
+                (Some(left), Some(right)) => joined(Poly::from(left ^ right)),
+                _ => Value::unknown(at, "bits of unknown numbers"),
+            },
+            Binary::Less => Value::Test(one.less(other)),
+            Binary::Greater => Value::Test(other.less(one)),
+            Binary::LessEqual => Value::Test(other.less(one).negated()),
+            Binary::GreaterEqual => Value::Test(one.less(other).negated()),
+            Binary::Equal => Value::Test(one.equals(other)),
+            Binary::NotEqual => Value::Test(one.equals(other).negated()),
+            Binary::Both | Binary::Either => Value::Test(Condition::UNKNOWN),
+        }
+    }
+
+    /// Returns the bits of a number that a mask leaves.
+    fn masked(&mut self, of: &Integer, mask: i128, at: Place, is_unsigned: bool) -> Value {
+        let low = mask + 1;
+        if mask >= 0 && low.count_ones() == 1 && (!of.is_signed || is_unsigned) {
+            let poly = self.term(Term::Remainder(of.poly.clone(), Poly::from(low)));
+            return Value::Integer(Integer { poly, ..of.clone() });
+        }
+        if mask >= 0 {
+            let poly = self.some(0, mask);
+            return Value::Integer(Integer { poly, ..of.clone() });
+        }
+        Value::unknown(at, "bits of an unknown number")
+    }
+
+    fn call(&mut self, name: &Rc<str>, arguments: &[Expr], at: Place) -> Run<Value> {
+        if let Some(function) = self.unit.functions.get(name) {
+            let function = function.as_ref().map_err(Clone::clone)?.clone();
+            return self.inlined(name, &function, arguments, at);
+        }
+        let mut values = Vec::new();
+        for argument in arguments {
+            values.push(self.eval(argument)?);
+        }
+        self.builtin(name, values, at)
+    }
+
+    fn inlined(&mut self, name: &str, function: &Function, arguments: &[Expr], at: Place) -> Run<Value> {
+        if self.calls >= CALLS {
+            return Err(Refusal::new(at, format!("{name}, whose calls are nested too deeply")));
+        }
+        if arguments.len() != function.parameters.len() {
+            return Err(Refusal::new(at, format!("{name} with other arguments than it has")));
+        }
+        let (mut own, mut changed) = (Vec::new(), Vec::new());
+        for (position, (argument, (parameter, of))) in arguments.iter().zip(&function.parameters).enumerate()
+        {
+            let value = self.eval(argument)?;
+            if function.references.contains(&position) {
+                match self.target(argument)? {
+                    Target::Variable { index, .. } => changed.push(index),
+                    Target::Memory { base: Base::Own, .. } | Target::Own(_) => {}
+                    Target::Memory { .. } => {
+                        return Err(Refusal::new(argument.at, "a reference to an element of a buffer"));
+                    }
+                }
+            }
+            own.push((parameter.clone(), self.converted(value, of, argument.at)));
+        }
+        let (frame, held, returned) = (self.frame, self.conditions.len(), self.returned.take());
+        let base = self.stack.len();
+        self.frame = base;
+        self.stack.extend(own);
+        self.calls += 1;
+        self.exec(&function.body)?;
+        self.calls -= 1;
+        self.stack.truncate(base);
+        self.frame = frame;
+        self.conditions.truncate(held);
+        for index in changed {
+            self.stack[index].1 = Value::unknown(at, "a variable that a function may change");
+        }
+        let result = std::mem::replace(&mut self.returned, returned);
+        Ok(result.unwrap_or_else(|| Value::unknown(at, "the result of a function")))
+    }
+
+    /// Returns the result of a function that the language provides.
+    fn builtin(&mut self, name: &str, mut values: Vec<Value>, at: Place) -> Run<Value> {
+        if let Some(value) = self.numbering(name, &values) {
+            return Ok(value);
+        }
+        let digits = |prefix: &str| name.strip_prefix(prefix).and_then(|rest| rest.parse::<u64>().ok());
+        if let (Some(count), [index, pointer]) = (digits("vload"), &values[..]) {
+            let (index, pointer) = (index.clone(), pointer.clone());
+            self.vector((index, pointer, count), (true, false), at)?;
+            let value = Value::unknown(at, "a value from a buffer");
+            return Ok(Value::Lanes(Rc::new(vec![value; count as usize])));
+        }
+        if let (Some(count), [_, index, pointer]) = (digits("vstore"), &values[..]) {
+            let (index, pointer) = (index.clone(), pointer.clone());
+            self.vector((index, pointer, count), (false, true), at)?;
+            return Ok(Value::unknown(at, "no value"));
+        }
+        let is_atomic = ["atomic", "atom_"].iter().any(|prefix| name.starts_with(prefix));
+        if let (true, Some(pointer)) = (is_atomic, values.first()) {
+            let target = self.pointed(pointer.clone(), &Poly::default(), at)?;
+            if let Target::Memory { base, offset, of } = target {
+                self.access((base, &offset, &of), (true, true, true), at)?;
+            }
+            return Ok(Value::unknown(at, "the result of an atomic operation"));
+        }
+        if let ("__ldg" | "__ldcg" | "__ldca", [pointer]) = (name, &values[..]) {
+            let target = self.pointed(pointer.clone(), &Poly::default(), at)?;
+            return self.load(&target, at);
+        }
+        if matches!(name, "prefetch" | "printf") {
+            return Ok(Value::unknown(at, "no value"));
+        }
+        let is_buffer = |value: &Value| {
+            matches!(
+                value,
+                Value::Pointer { base: Base::Argument(_), .. }
+                    | Value::Astray { base: Base::Argument(_), .. }
+            )
+        };
+        if values.iter().any(is_buffer) {
+            return Err(Refusal::new(at, format!("{name} of a buffer, which the source does not define")));
+        }
+        let integers = |values: &[Value]| values.iter().all(|value| matches!(value, Value::Integer(_)));
+        Ok(match (name, values.len()) {
+            ("min" | "max", 2) if integers(&values) => {
+                let (Value::Integer(one), Value::Integer(other)) = (&values[0], &values[1]) else {
+                    return Ok(Value::unknown(at, "no value"));
+                };
+                let (one, other) = (one.clone(), other.clone());
+                Value::Integer(one.joined(&other, self.bounded(name == "min", &one.poly, &other.poly)))
+            }
+            ("clamp", 3) if integers(&values) => {
+                let (Value::Integer(of), Value::Integer(least), Value::Integer(most)) =
+                    (&values[0], &values[1], &values[2])
+                else {
+                    return Ok(Value::unknown(at, "no value"));
+                };
+                let (of, least, most) = (of.clone(), least.clone(), most.clone());
+                let raised = self.bounded(false, &of.poly, &least.poly);
+                let poly = self.bounded(true, &raised, &most.poly);
+                Value::Integer(Integer { poly, ..of })
+            }
+            ("abs", 1) if integers(&values) => {
+                let Value::Integer(of) = values.remove(0) else { return Ok(Value::unknown(at, "no value")) };
+                let poly = self.bounded(false, &of.poly, &-&of.poly);
+                Value::Integer(Integer { poly, ..of })
+            }
+            ("mul24" | "__mul24" | "__umul24", 2) => {
+                let other = values.remove(1);
+                self.binary(Binary::Mul, values.remove(0), other, at)
+            }
+            ("mad24", 3) => {
+                let (third, second) = (values.remove(2), values.remove(1));
+                let product = self.binary(Binary::Mul, values.remove(0), second, at);
+                self.binary(Binary::Add, product, third, at)
+            }
+            ("select", 3) => {
+                let yes = values.remove(1);
+                self.either(values.remove(0), yes)
+            }
+            _ => {
+                let target = ["convert_", "make_", "as_"].iter().find_map(|prefix| name.strip_prefix(prefix));
+                let target = target
+                    .map(|name| name.split("_sat").next().unwrap_or(name).split("_r").next().unwrap_or(name));
+                match target.and_then(|name| Type::named(name, self.language)) {
+                    Some(of) if name.starts_with("make_") && integers(&values) => {
+                        Value::Lanes(Rc::new(spread(values, &of, at)))
+                    }
+                    Some(of @ Type::Integer { .. }) if values.len() == 1 => {
+                        self.converted(values.remove(0), &of, at)
+                    }
+                    _ => Value::unknown(at, "the result of a function that the source does not define"),
+                }
+            }
+        })
+    }
+
+    /// Returns the less or the greater of two numbers.
+    fn bounded(&mut self, is_min: bool, one: &Poly, other: &Poly) -> Poly {
+        match (one.constant(), other.constant()) {
+            (Some(one), Some(other)) => Poly::from(if is_min { one.min(other) } else { one.max(other) }),
+            _ if is_min => self.term(Term::Min(one.clone(), other.clone())),
+            _ => self.term(Term::Max(one.clone(), other.clone())),
+        }
+    }
+
+    /// Returns the number of a work-item, a group, or a size.
+    fn numbering(&mut self, name: &str, values: &[Value]) -> Option<Value> {
+        let axis = match values {
+            [] => None,
+            [Value::Integer(axis)] => axis.poly.constant().and_then(|axis| usize::try_from(axis).ok()),
+            _ => return None,
+        };
+        let symbol = |of: fn(usize) -> Symbol| axis.map(|axis| (axis, of));
+        let (outside, found) = match name {
+            "get_global_id" => (0, symbol(Symbol::Item)),
+            "get_group_id" => (0, symbol(Symbol::Group)),
+            "get_local_id" => (0, symbol(Symbol::Local)),
+            "get_local_size" | "get_enqueued_local_size" => (1, symbol(Symbol::GroupSize)),
+            "get_global_size" => (1, symbol(Symbol::Size)),
+            "get_num_groups" => {
+                let groups = axis.map(|axis| if axis < 3 { self.groups(axis) } else { Poly::from(1) });
+                return groups.map(|groups| Value::integer(groups, &SIZE));
+            }
+            "get_global_offset" => return Some(Value::integer(Poly::from(0), &SIZE)),
+            "get_work_dim" => return Some(Value::integer(self.some(1, 3), &UINT)),
+            "get_global_linear_id" => return Some(Value::integer(linear(Symbol::Item, Symbol::Size), &SIZE)),
+            "get_local_linear_id" => {
+                return Some(Value::integer(linear(Symbol::Local, Symbol::GroupSize), &SIZE));
+            }
+            _ => return None,
+        };
+        let (axis, of) = found?;
+        let poly = if axis < 3 { Poly::symbol(of(axis)) } else { Poly::from(outside) };
+        Some(Value::integer(poly, &SIZE))
+    }
+
+    /// Accesses the elements of a vector in memory.
+    fn vector(
+        &mut self,
+        (index, pointer, count): (Value, Value, u64),
+        (reads, writes): (bool, bool),
+        at: Place,
+    ) -> Run<()> {
+        let pointer = match (pointer, &index) {
+            (Value::Pointer { base, of, .. }, index) if !matches!(index, Value::Integer(_)) => {
+                Value::Astray { base, of, why: index.why(at) }
+            }
+            (pointer, _) => pointer,
+        };
+        let (Value::Pointer { base, offset, of }, Value::Integer(index)) = (pointer.clone(), index) else {
+            let target = self.pointed(pointer, &Poly::default(), at)?;
+            let value = Value::unknown(at, "no value");
+            return if writes { self.store(&target, value, at) } else { self.load(&target, at).map(|_| ()) };
+        };
+        if base == Base::Own {
+            return Ok(());
+        }
+        let bytes = of.size().ok_or_else(|| Refusal::new(at, "an element of unknown size"))?;
+        let offset = &offset + &(&index.poly * &Poly::from(i128::from(bytes * count)));
+        self.access((base, &offset, &Type::Array(Rc::new(of), count)), (reads, writes, false), at)
+    }
+}
+
+fn linear(of: fn(usize) -> Symbol, size: fn(usize) -> Symbol) -> Poly {
+    let symbol = |of: fn(usize) -> Symbol, axis| Poly::symbol(of(axis));
+    let upper = &(&symbol(of, 2) * &symbol(size, 1)) + &symbol(of, 1);
+    &(&upper * &symbol(size, 0)) + &symbol(of, 0)
+}
+
+const fn is_comparison(operator: Binary) -> bool {
+    matches!(
+        operator,
+        Binary::Less
+            | Binary::LessEqual
+            | Binary::Equal
+            | Binary::NotEqual
+            | Binary::Greater
+            | Binary::GreaterEqual
+    )
+}
+
+/// Returns the elements of a vector of this type: one value is that of all.
+fn spread(mut values: Vec<Value>, of: &Type, at: Place) -> Vec<Value> {
+    let count = match of {
+        Type::Vector(_, count) => *count as usize,
+        Type::Struct(of) => of.fields.len(),
+        _ => values.len(),
+    };
+    if let [value] = &values[..] {
+        return vec![value.clone(); count];
+    }
+    values.resize(count, Value::unknown(at, "an element without a value"));
+    values
+}

@@ -1,0 +1,228 @@
+//! Loops.
+
+use super::{Leaves, Machine, Run};
+use crate::poly::{Condition, Poly, Symbol};
+use crate::syntax::{Expr, Stmt};
+use crate::token::Place;
+use crate::value::{Integer, Value, Why};
+
+impl Machine<'_> {
+    /// Follows a loop.
+    pub(super) fn turns(
+        &mut self,
+        at: Place,
+        (condition, is_tested_first): (Option<&Expr>, bool),
+        step: Option<&Expr>,
+        body: &Stmt,
+    ) -> Run<Leaves> {
+        self.step(at)?;
+        let (depth, held) = (self.stack.len(), self.conditions.len());
+        let (ends_early, returns) = leaves(body);
+        let before = self.stack.clone();
+        let newest = self.symbols;
+        let why = Why { at, what: "a value that changes from turn to turn" };
+        // A pointer stays within its memory: other ones are found below, when the loop is followed.
+        let astray = |first: &Value| match first {
+            Value::Pointer { base, of, .. } | Value::Astray { base, of, .. } => {
+                Value::Astray { base: *base, of: of.clone(), why: why.clone() }
+            }
+            _ => Value::Unknown(why.clone()),
+        };
+
+        // Which variables a turn changes, and how, whatever the values of these variables are before it.
+        let mut changed: Vec<usize> = Vec::new();
+        let symbols = loop {
+            let mut symbols = Vec::new();
+            for index in &changed {
+                let symbol = Poly::symbol(Symbol::Some(self.fresh()));
+                self.stack[*index].1 = match &before[*index].1 {
+                    Value::Integer(first) => {
+                        Value::Integer(Integer { poly: symbol.clone(), ..first.clone() })
+                    }
+                    Value::Pointer { base, of, .. } => {
+                        Value::Pointer { base: *base, offset: symbol.clone(), of: of.clone() }
+                    }
+                    first => astray(first),
+                };
+                symbols.push(symbol);
+            }
+            let counts = (self.trace.accesses.len(), self.trace.facts.len(), self.returned.clone());
+            self.turn((condition, is_tested_first), step, body)?;
+            self.conditions.truncate(held);
+            self.trace.accesses.truncate(counts.0);
+            self.trace.facts.truncate(counts.1);
+            self.returned = counts.2;
+            let is_further =
+                |index: &usize| !changed.contains(index) && self.stack[*index].1 != before[*index].1;
+            let further: Vec<_> = (0..depth).filter(is_further).collect();
+            if further.is_empty() {
+                break symbols;
+            }
+            changed.extend(further);
+            self.stack.clone_from(&before);
+        };
+        let first: Vec<Value> = changed.iter().map(|index| before[*index].1.clone()).collect();
+        let growth: Vec<Option<Poly>> = (changed.iter().zip(&first).zip(&symbols))
+            .map(|((index, first), symbol)| {
+                let growth = match (&self.stack[*index].1, first) {
+                    (Value::Integer(value), Value::Integer(_)) => &value.poly - symbol,
+                    (Value::Pointer { base, offset, .. }, Value::Pointer { base: same, .. })
+                        if base == same =>
+                    {
+                        offset - symbol
+                    }
+                    _ => return None,
+                };
+                (!self.is_newer(&growth, newest)).then_some(growth)
+            })
+            .collect();
+
+        // The turns themselves.
+        let turn = self.fresh();
+        let at_turn = |number: &Poly| -> Vec<Value> {
+            let values = first.iter().zip(&growth).map(|(first, growth)| match (first, growth) {
+                (Value::Integer(first), Some(growth)) => {
+                    Value::Integer(Integer { poly: &first.poly + &(growth * number), ..first.clone() })
+                }
+                (Value::Pointer { base, offset, of }, Some(growth)) => {
+                    let offset = offset + &(growth * number);
+                    Value::Pointer { base: *base, offset, of: of.clone() }
+                }
+                (first, _) => astray(first),
+            });
+            values.collect()
+        };
+        let number = Poly::symbol(Symbol::Turn(turn));
+        for (index, value) in changed.iter().zip(at_turn(&number)) {
+            self.stack[*index].1 = value;
+        }
+        if ends_early && !self.ends_for_good(turn, (condition, is_tested_first), step, body, held)? {
+            self.conditions.push(Condition::UNKNOWN);
+        }
+        let tested = self.turn((condition, is_tested_first), step, body)?;
+        self.conditions.truncate(held);
+        self.stack.truncate(depth);
+
+        // What follows knows the number of turns as far as the condition ended them.
+        let last = Poly::symbol(Symbol::Some(self.fresh()));
+        let zero = Poly::from(0);
+        self.trace.facts.push(Condition::at_least(&last, &zero));
+        let depends_on_turn = |condition: &Condition| {
+            let mut depends = false;
+            condition.each(&mut |poly| depends |= self.is_newer_term(poly, newest));
+            depends
+        };
+        if let Some(tested) = tested.filter(|tested| !tested.is_unknown() && !depends_on_turn(tested)) {
+            let before = &last - &Poly::from(1);
+            let none = Condition::at_least(&zero, &last);
+            let symbol = Symbol::Turn(turn);
+            self.trace.facts.push(Condition::Any(vec![none, tested.with(symbol, &before)]));
+            if is_tested_first && !ends_early {
+                self.trace.facts.push(tested.with(symbol, &last).negated());
+            }
+            if !is_tested_first {
+                let previous = &number - &Poly::from(1);
+                let none = Condition::at_least(&zero, &number);
+                self.trace.facts.push(Condition::Any(vec![none, tested.with(symbol, &previous)]));
+            }
+        }
+        for (index, value) in changed.iter().zip(at_turn(&last)) {
+            self.stack[*index].1 = value;
+        }
+        if returns {
+            self.conditions.push(Condition::UNKNOWN);
+            return Ok(Leaves::Sometimes);
+        }
+        Ok(Leaves::Never)
+    }
+
+    /// Follows one turn. Returns the condition of the loop.
+    fn turn(
+        &mut self,
+        (condition, is_tested_first): (Option<&Expr>, bool),
+        step: Option<&Expr>,
+        body: &Stmt,
+    ) -> Run<Option<Condition>> {
+        let mut tested = None;
+        if let Some(condition) = condition.filter(|_| is_tested_first) {
+            let condition = self.eval(condition)?.truth();
+            self.conditions.push(condition.clone());
+            tested = Some(condition);
+        }
+        let (held, depth) = (self.conditions.len(), self.stack.len());
+        let outer = std::mem::take(&mut self.left);
+        let leaves = self.exec(body);
+        let left = std::mem::replace(&mut self.left, outer);
+        leaves?;
+        self.conditions.truncate(held);
+        self.stack.truncate(depth);
+        for early in left {
+            for (index, (_, value)) in early.into_iter().enumerate().take(depth) {
+                let own = self.stack[index].1.clone();
+                self.stack[index].1 = self.either(own, value);
+            }
+        }
+        if let Some(step) = step {
+            self.eval(step)?;
+        }
+        if let Some(condition) = condition.filter(|_| !is_tested_first) {
+            tested = Some(self.eval(condition)?.truth());
+        }
+        Ok(tested)
+    }
+
+    /// Returns whether the conditions under which the body goes on never hold again once they do not. Then a
+    /// turn is done exactly where they hold in it.
+    fn ends_for_good(
+        &mut self,
+        turn: usize,
+        condition: (Option<&Expr>, bool),
+        step: Option<&Expr>,
+        body: &Stmt,
+        held: usize,
+    ) -> Run<bool> {
+        let (stack, count, facts) = (self.stack.clone(), self.trace.accesses.len(), self.trace.facts.len());
+        let returned = self.returned.clone();
+        self.turn(condition, step, body)?;
+        let own = self.trace.accesses[count..].iter().flat_map(|access| &access.conditions[held..]);
+        let mut is_for_good = true;
+        for condition in own {
+            is_for_good &= !condition.is_unknown();
+            condition.each(&mut |poly| {
+                let grows = |(symbols, factor): (&[Symbol], i128)| {
+                    let is_turn = symbols.contains(&Symbol::Turn(turn));
+                    is_turn && (factor > 0 || symbols.len() > 1)
+                };
+                is_for_good &= !poly.products().any(grows);
+            });
+            is_for_good &= !matches!(condition, Condition::Any(of) if of.len() > 2);
+        }
+        self.conditions.truncate(held);
+        self.trace.accesses.truncate(count);
+        self.trace.facts.truncate(facts);
+        (self.stack, self.returned) = (stack, returned);
+        Ok(is_for_good)
+    }
+}
+
+/// Returns whether a loop with this body may end within a turn, and whether it may return.
+fn leaves(body: &Stmt) -> (bool, bool) {
+    fn walk(statement: &Stmt, is_inner: bool, found: &mut (bool, bool)) {
+        match statement {
+            Stmt::Return(_) => *found = (true, true),
+            Stmt::Leave => found.0 |= !is_inner,
+            Stmt::Block(statements) => {
+                statements.iter().for_each(|statement| walk(statement, is_inner, found))
+            }
+            Stmt::If(_, yes, no) => {
+                walk(yes, is_inner, found);
+                no.iter().for_each(|no| walk(no, is_inner, found));
+            }
+            Stmt::Loop { body, .. } => walk(body, true, found),
+            Stmt::Declare(_) | Stmt::Expr(_) => {}
+        }
+    }
+    let mut found = (false, false);
+    walk(body, false, &mut found);
+    found
+}

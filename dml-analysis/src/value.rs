@@ -1,0 +1,131 @@
+//! What is known of a value.
+
+use crate::poly::{Condition, Poly};
+use crate::token::Place;
+use crate::types::Type;
+use std::rc::Rc;
+
+/// The memory that a pointer points to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Base {
+    /// The buffer that is the argument at this position.
+    Argument(usize),
+    /// Memory of a work-item or a work-group.
+    Own,
+    /// A variable outside functions.
+    Module,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    Integer(Integer),
+    /// The result of a comparison.
+    Test(Condition),
+    /// `offset` is in bytes.
+    Pointer {
+        base: Base,
+        offset: Poly,
+        of: Type,
+    },
+    /// A pointer into memory, at an unknown place.
+    Astray {
+        base: Base,
+        of: Type,
+        why: Why,
+    },
+    /// The elements of a vector, or the fields of a structure.
+    Lanes(Rc<Vec<Value>>),
+    Unknown(Why),
+}
+
+/// An integer, which is that of the kernel as long as its type can hold it. An unsigned one that is negative
+/// here is large there.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Integer {
+    pub(crate) poly: Poly,
+    pub(crate) bytes: u64,
+    pub(crate) is_signed: bool,
+}
+
+/// Why a value is unknown, and where that begins.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Why {
+    pub(crate) at: Place,
+    pub(crate) what: &'static str,
+}
+
+impl Value {
+    pub(crate) fn unknown(at: Place, what: &'static str) -> Self {
+        Self::Unknown(Why { at, what })
+    }
+
+    pub(crate) fn integer(poly: Poly, of: &Type) -> Self {
+        match *of {
+            Type::Integer { bytes, is_signed } => Self::Integer(Integer { poly, bytes, is_signed }),
+            _ => Self::Integer(Integer { poly, bytes: 4, is_signed: true }),
+        }
+    }
+
+    /// Returns the condition under which the value is not 0.
+    pub(crate) fn truth(&self) -> Condition {
+        match self {
+            Self::Test(condition) => condition.clone(),
+            Self::Integer(Integer { poly, .. }) => match poly.constant() {
+                Some(value) => Condition::certain(value != 0),
+                None => Condition::equal(poly, &Poly::from(0)).negated(),
+            },
+            _ => Condition::UNKNOWN,
+        }
+    }
+
+    /// Returns why the value cannot place an element.
+    pub(crate) fn why(&self, at: Place) -> Why {
+        match self {
+            Self::Unknown(why) | Self::Astray { why, .. } => why.clone(),
+            _ => Why { at, what: "an index that is no integer" },
+        }
+    }
+}
+
+impl Integer {
+    /// Returns whether an operation with another integer is unsigned.
+    pub(crate) fn is_unsigned_with(&self, other: &Self) -> bool {
+        let wide = |this: &Self| this.bytes.max(4);
+        let is_unsigned =
+            |this: &Self, that: &Self| !this.is_signed && this.bytes >= 4 && wide(this) >= wide(that);
+        is_unsigned(self, other) || is_unsigned(other, self)
+    }
+
+    /// Returns the result of an operation of both.
+    pub(crate) fn joined(&self, other: &Self, poly: Poly) -> Self {
+        let bytes = self.bytes.max(other.bytes).max(4);
+        Self { poly, bytes, is_signed: !self.is_unsigned_with(other) }
+    }
+
+    /// Returns the condition that this integer is less than another one.
+    pub(crate) fn less(&self, other: &Self) -> Condition {
+        let (one, two) = (&self.poly, &other.poly);
+        let is_less = Condition::less(one, two);
+        if !self.is_unsigned_with(other) {
+            return is_less;
+        }
+        if [one, two].iter().any(|poly| poly.constant().is_some_and(|value| value > i128::from(i32::MAX))) {
+            return Condition::UNKNOWN;
+        }
+        let zero = Poly::from(0);
+        // What is negative here is large there.
+        let is_small = match one.is_count() {
+            true => is_less,
+            false => Condition::All(vec![Condition::at_least(one, &zero), is_less]),
+        };
+        if two.is_count() { is_small } else { Condition::Any(vec![is_small, Condition::less(two, &zero)]) }
+    }
+
+    pub(crate) fn equals(&self, other: &Self) -> Condition {
+        let is_large = |poly: &Poly| poly.constant().is_some_and(|value| value > i128::from(i32::MAX));
+        if self.is_unsigned_with(other) && (is_large(&self.poly) || is_large(&other.poly)) {
+            return Condition::UNKNOWN;
+        }
+        Condition::equal(&self.poly, &other.poly)
+    }
+}
