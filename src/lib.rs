@@ -293,6 +293,8 @@
 mod readme {}
 
 #[cfg(feature = "app")]
+pub use dml_analysis as analysis;
+#[cfg(feature = "app")]
 pub use dml_app as app;
 pub use dml_arenas as arenas;
 pub use dml_arenas::launch;

@@ -2,10 +2,11 @@
 
 use crate::error::ApplicationError;
 use crate::launch;
-use crate::plan::Plan;
+use crate::part::Part;
+use crate::plan::{ArgumentPlan, Plan};
 use crate::prepared::{Outcome, Prepared};
 use dml_arenas::files;
-use dml_core::{DeviceId, Platform};
+use dml_core::{Access, DeviceId, Platform};
 use indexmap::IndexMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -76,6 +77,20 @@ impl Changes {
     }
 }
 
+/// A part of an array that is derived from a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DerivedPart {
+    /// The kernel.
+    pub kernel: String,
+    /// The array.
+    pub array: String,
+    /// How the kernel accesses the part.
+    pub access: Access,
+    /// The part as a file would declare it; `None` for one that a file cannot declare.
+    pub part: Option<String>,
+}
+
 impl Application {
     /// Reads and checks an application file, its sources, and what its input files say of their contents.
     ///
@@ -135,6 +150,28 @@ impl Application {
     /// Returns the names of the kernels, in the order of the file.
     pub fn kernels(&self) -> impl Iterator<Item = &str> {
         self.plan.kernels.iter().map(|kernel| &*kernel.name)
+    }
+
+    /// Returns the parts of arrays that the file does not declare, as they are derived from the kernels.
+    #[must_use]
+    pub fn derived(&self) -> Vec<DerivedPart> {
+        let mut all = Vec::new();
+        for kernel in &self.plan.kernels {
+            for (argument, _) in &kernel.arguments {
+                let ArgumentPlan::Array { array, part: Part::Derived(derived), .. } = argument else {
+                    continue;
+                };
+                let array = &self.plan.arrays[*array];
+                let items = kernel.items[kernel.axis];
+                all.push(DerivedPart {
+                    kernel: kernel.name.clone(),
+                    array: array.name.clone(),
+                    access: derived.access(),
+                    part: derived.name(&array.shape, array.element.bytes(), items),
+                });
+            }
+        }
+        all
     }
 
     /// Returns the files that the application reads: itself, its sources and its inputs.

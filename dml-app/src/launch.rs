@@ -2,6 +2,7 @@
 
 use crate::error::ApplicationError;
 use crate::plan::{Code, KernelPlan, VariantPlan};
+use dml_analysis::Language;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 use dml_arenas::launch::{CompiledKernel, CompiledLauncher};
 use dml_core::{
@@ -64,22 +65,31 @@ pub(crate) fn shape(items: [u64; 3], group: [u64; 3], dimensions: usize, axis: u
     shape.along(axis).unwrap_or(shape)
 }
 
+/// Returns the language of a device that compiles sources.
+pub(crate) fn language(platform: &Platform, device: DeviceId) -> Option<Language> {
+    #[cfg(feature = "opencl")]
+    if platform.home_as::<dml_arenas::OpenClArena>(device).is_some() {
+        return Some(Language::OpenCl);
+    }
+    #[cfg(feature = "cuda")]
+    if platform.home_as::<dml_arenas::CudaArena>(device).is_some() {
+        return Some(Language::Cuda);
+    }
+    let _ = (platform, device);
+    None
+}
+
 /// Returns the source for a device; the reason if there is none.
 pub(crate) fn code<'a>(
     platform: &Platform,
     device: DeviceId,
     variant: &'a VariantPlan,
 ) -> Result<&'a Code, &'static str> {
-    #[cfg(feature = "opencl")]
-    if platform.home_as::<dml_arenas::OpenClArena>(device).is_some() {
-        return variant.opencl.as_ref().ok_or("it has no source in OpenCL C");
+    match language(platform, device) {
+        Some(Language::OpenCl) => variant.opencl.as_ref().ok_or("it has no source in OpenCL C"),
+        Some(Language::Cuda) => variant.cuda.as_ref().ok_or("it has no source in CUDA C"),
+        None => Err("only devices of OpenCL and CUDA compile sources"),
     }
-    #[cfg(feature = "cuda")]
-    if platform.home_as::<dml_arenas::CudaArena>(device).is_some() {
-        return variant.cuda.as_ref().ok_or("it has no source in CUDA C");
-    }
-    let _ = (platform, device, variant);
-    Err("only devices of OpenCL and CUDA compile sources")
 }
 
 /// Compiles a kernel for a device that has a source.

@@ -29,6 +29,7 @@
 mod application;
 mod arrays;
 mod data;
+mod derive;
 mod element;
 mod error;
 mod expression;
@@ -41,7 +42,7 @@ mod prepared;
 mod resolve;
 mod schema;
 
-pub use application::{Application, Changes};
+pub use application::{Application, Changes, DerivedPart};
 pub use error::ApplicationError;
 pub use fault::{Fault, Faults};
 pub use prepared::{KernelRuns, Outcome, Prepared, Profile, Repeated};

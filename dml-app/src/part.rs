@@ -6,15 +6,23 @@
 //! Item `i` touches `COUNT` rows from `COUNT * i + OFFSET` on, and `BEFORE` and `AFTER` more on each side, as
 //! far as the array has them.
 
+use crate::derive::Derived;
 use crate::expression::{Values, evaluate};
+use dml_analysis::Language;
+use dml_core::DeviceKind;
 use dml_scheduler::Footprint;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The part of an array that items touch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Part {
     Whole,
     Along(Along),
+    /// To be derived.
+    Undeclared,
+    /// By the analysis of the kernel.
+    Derived(Arc<Derived>),
 }
 
 /// A part along an axis of the array.
@@ -76,9 +84,18 @@ impl Part {
         matches!(self, Self::Along(along) if along.before > 0 || along.after > 0)
     }
 
-    /// Returns the footprint in an array of elements of so many bytes.
-    pub(crate) fn footprint(&self, shape: &[u64], element_bytes: u64) -> Footprint {
-        let Self::Along(along) = self else { return Footprint::Whole };
+    /// Returns the footprint in an array of elements of so many bytes, for the variants of such devices.
+    pub(crate) fn footprint(
+        &self,
+        shape: &[u64],
+        element_bytes: u64,
+        devices: &[(DeviceKind, Language)],
+    ) -> Footprint {
+        let along = match self {
+            Self::Whole | Self::Undeclared => return Footprint::Whole,
+            Self::Along(along) => along,
+            Self::Derived(derived) => return derived.footprint(devices),
+        };
         let bytes = shape[along.axis + 1..].iter().product::<u64>() * element_bytes;
         let layer_bytes = shape[along.axis] * bytes;
         match *along {
@@ -104,8 +121,20 @@ impl Part {
 }
 
 impl Along {
+    /// Returns the part as a file declares it, by the name of the axis.
+    pub(crate) fn name(&self, axis: &str) -> String {
+        let count = if self.count == 1 { String::new() } else { format!("{} ", self.count) };
+        let margins = match (self.before, self.after) {
+            (0, 0) => String::new(),
+            (before, after) if before == after => format!("({before})"),
+            (before, after) => format!("({before}, {after})"),
+        };
+        let offset = if self.offset == 0 { String::new() } else { format!(" + {}", self.offset) };
+        format!("{count}{axis}{margins}{offset}")
+    }
+
     /// Returns what items touch of an axis.
-    fn part(&self, items: &Range<u64>, length: u64) -> Range<u64> {
+    pub(crate) fn part(&self, items: &Range<u64>, length: u64) -> Range<u64> {
         let first = items.start.saturating_mul(self.count).saturating_add(self.offset).min(length);
         if items.is_empty() {
             return first..first;
@@ -129,7 +158,7 @@ mod tests {
     fn parts_are_ranges_of_bytes() {
         let ranges = |text: &str, shape: &[u64], items: Range<u64>| {
             let bytes = shape.iter().product::<u64>() * 4;
-            part(text, shape.len()).unwrap().footprint(shape, 4).ranges(items, bytes).unwrap()
+            part(text, shape.len()).unwrap().footprint(shape, 4, &[]).ranges(items, bytes).unwrap()
         };
         assert_eq!(ranges("rows", &[10, 5], 2..4), [40..80]);
         assert_eq!(ranges("rows(1)", &[10, 5], 0..4), [0..100]);
@@ -153,7 +182,7 @@ mod tests {
             ("0 rows", 2, "0 is no integer of at least 1"),
             ("rows(1.5)", 2, "1.5 is no integer of at least 0"),
         ] {
-            assert_eq!(part(text, axes), Err(message.to_owned()), "{text}");
+            assert_eq!(part(text, axes).map(|_| ()), Err(message.to_owned()), "{text}");
         }
     }
 }

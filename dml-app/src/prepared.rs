@@ -594,11 +594,15 @@ impl Prepared {
             [x] => kernel.rows(x, 1),
             [x, y, ..] => kernel.planes([x, y], [1, 1]),
         };
+        let devices = self.launchers[index].iter().filter_map(|(device, _)| {
+            Some((self.platform.device_desc(*device).kind, launch::language(&self.platform, *device)?))
+        });
+        let devices: Vec<_> = devices.collect();
         for (argument, _) in &plan.arguments {
             kernel = match argument {
                 ArgumentPlan::Array { array, access, part } => {
                     let shape = &self.plan.arrays[*array];
-                    let footprint = part.footprint(&shape.shape, shape.element.bytes());
+                    let footprint = part.footprint(&shape.shape, shape.element.bytes(), &devices);
                     kernel.argument(Argument::part(
                         self.buffers[self.places[*array]].raw(),
                         *access,

@@ -7,6 +7,7 @@
 
 use crate::application::Changes;
 use crate::data::{self, Contents};
+use crate::derive::Analyses;
 use crate::element::{Element, with_type};
 use crate::error::ApplicationError;
 use crate::expression::{Number, Values, evaluate, is_name};
@@ -20,6 +21,7 @@ use dml_arenas::files;
 use dml_core::{Access, DeviceKind};
 use indexmap::IndexMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use toml::Spanned;
 
 /// Most bytes of a source file.
@@ -398,7 +400,7 @@ impl<'a> Resolver<'a> {
         if !is_right {
             return None;
         }
-        let plan = KernelPlan {
+        let mut plan = KernelPlan {
             name: name.clone(),
             place,
             items,
@@ -409,8 +411,40 @@ impl<'a> Resolver<'a> {
             default,
             variants,
         };
+        self.derive(kernel, &mut plan, arrays)?;
         self.check_shared(kernel, &plan, arrays);
         Some(plan)
+    }
+
+    /// Derives the parts that the file does not declare.
+    fn derive(&mut self, kernel: &schema::Kernel, plan: &mut KernelPlan, arrays: &[ArrayPlan]) -> Option<()> {
+        let is_undeclared = |argument: &ArgumentPlan| match argument {
+            ArgumentPlan::Array { array, part: Part::Undeclared, .. } => Some(*array),
+            _ => None,
+        };
+        let undeclared = plan.arguments.iter().enumerate();
+        let undeclared =
+            undeclared.filter_map(|(index, (argument, _))| Some((index, is_undeclared(argument)?)));
+        let undeclared: Vec<_> = undeclared.collect();
+        if undeclared.is_empty() {
+            return Some(());
+        }
+        let analyses = Analyses::of(plan);
+        let mut derived = Vec::new();
+        for (index, array) in undeclared {
+            let name = &arrays[array].name;
+            let part = analyses.part(index, &arrays[array]).map_err(|why| {
+                format!("what items touch of {name} is not derived: {why}; expected one of `reads`, `writes`, `updates` and `reduces`")
+            });
+            let span = kernel.arguments.get_ref()[index].span();
+            derived.extend(self.checked.or_wrong(&span, part).map(|part| (index, array, part)));
+        }
+        for (index, array, part) in derived {
+            let access = part.access();
+            plan.arguments[index].0 =
+                ArgumentPlan::Array { array, access, part: Part::Derived(Arc::new(part)) };
+        }
+        Some(())
     }
 
     /// Checks that no array is two arguments of which one changes it.
@@ -552,6 +586,10 @@ impl<'a> Resolver<'a> {
                 let part = self.part(&arrays[index], (access, text), kernel, (items, axis))?;
                 Some(ArgumentPlan::Array { array: index, access, part })
             }
+            // Derived when all arguments are known.
+            (None, None, None) => {
+                Some(ArgumentPlan::Array { array: index, access: Access::ReadOnly, part: Part::Undeclared })
+            }
             _ => {
                 self.checked.wrong(&span, "expected one of `reads`, `writes`, `updates` and `reduces`");
                 None
@@ -581,7 +619,7 @@ impl<'a> Resolver<'a> {
             return Some(part);
         }
         let changes = access.writes();
-        if changes && part == Part::Whole {
+        if changes && matches!(part, Part::Whole) {
             let what = "devices cannot all change the whole array: expected a part of it, `reduces`, or `undivided = true`";
             self.checked.wrong(&text.span(), what);
         }

@@ -181,7 +181,7 @@ const CASES: &[(&str, &str, &str)] = &[
     (
         "{ array = \"to\", writes = \"rows\" }",
         "{ array = \"to\" }",
-        "16:3: expected one of `reads`, `writes`, `updates` and `reduces`",
+        "16:3: what items touch of to is not derived: step has 0 parameters, not 5; expected one of `reads`, `writes`, `updates` and `reduces`",
     ),
     (
         "{ array = \"to\", writes = \"rows\" }",

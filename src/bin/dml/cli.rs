@@ -2,7 +2,7 @@
 
 mod application;
 
-pub(crate) use application::{ApplicationOptions, Named, ProfileOptions, RunOptions};
+pub(crate) use application::{AnalyseOptions, ApplicationOptions, Named, ProfileOptions, RunOptions};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -46,6 +46,8 @@ pub(crate) enum Command {
     ///
     /// The kernels are trusted like the command itself.
     Profile(Box<ProfileOptions>),
+    /// Prints which elements of its buffers each kernel of a source accesses.
+    Analyse(AnalyseOptions),
     /// Draws a trace of dml bench --trace as a self-contained HTML page, and prints its findings.
     Report(ReportOptions),
     /// Replays the policy's decisions in a run, without its devices, and reports the first that differs.

@@ -2,6 +2,7 @@
 
 #![deny(unsafe_code)]
 
+mod analyse;
 mod bench;
 mod by_hand;
 mod cache;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         cli::Command::Bench(options) => bench::run(options),
         cli::Command::Run(options) => run::run(options),
         cli::Command::Profile(options) => profile::run(options),
+        cli::Command::Analyse(options) => analyse::run(options),
         cli::Command::Report(options) => timeline::run(options),
         cli::Command::Replay(options) => replay::run(options),
         cli::Command::Reproduce(options) => reproduce::run(options),

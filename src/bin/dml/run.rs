@@ -6,11 +6,12 @@ use crate::failure::{self, Failure};
 use crate::machine::{self, Machine};
 use crate::output::{self, Unwritten};
 use crate::{json, knowledge, table, timeline};
-use dml::app::{Application, ApplicationError, Changes, Outcome, Prepared, Repeated};
+use dml::app::{Application, ApplicationError, Changes, DerivedPart, Outcome, Prepared, Repeated};
 use dml::scheduler::Knowledge;
 use dml::timeline::Trace;
-use dml::{DeviceId, Platform};
+use dml::{Access, DeviceId, Platform};
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -108,14 +109,27 @@ fn check(options: &RunOptions, application: &Application, prepared: &mut Prepare
         }
     }
     let devices = names(prepared);
+    let derived: Vec<_> = application.derived().into_iter().map(derived).collect();
     if options.application.json {
-        return json::print(&json::CheckedApplication {
-            application: application.name().to_owned(),
-            devices,
-        });
+        let application = application.name().to_owned();
+        return json::print(&json::CheckedApplication { application, devices, derived });
     }
     let devices = devices.join(", ");
-    failure::print(&format!("{}: no mistakes; it can run on {devices}\n", application.name()))
+    let mut text = format!("{}: no mistakes; it can run on {devices}\n", application.name());
+    for json::Derived { kernel, array, access, part } in &derived {
+        let part = part.as_ref().map_or_else(|| "parts of no name".to_owned(), |part| format!("\"{part}\""));
+        let _ = writeln!(text, "derived: kernel {kernel}: {{ array = \"{array}\", {access} = {part} }}");
+    }
+    failure::print(&text)
+}
+
+fn derived(part: DerivedPart) -> json::Derived {
+    let access = match part.access {
+        Access::ReadOnly => "reads",
+        Access::WriteInvalidate => "writes",
+        _ => "updates",
+    };
+    json::Derived { kernel: part.kernel, array: part.array, access, part: part.part }
 }
 
 fn repeated(repeat: &Repeated, devices: &[String]) -> json::RanRepeat {

@@ -36,6 +36,25 @@ pub(crate) struct ApplicationOptions {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct AnalyseOptions {
+    /// The source: OpenCL C, or CUDA C if its name ends in .cu.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// Prints this kernel alone.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) kernel: Option<String>,
+
+    /// Defines a macro, as the option -D of compilers. May be repeated.
+    #[arg(long, short = 'D', value_name = "NAME[=VALUE]")]
+    pub(crate) define: Vec<String>,
+
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ProfileOptions {
     #[command(flatten)]
     pub(crate) application: ApplicationOptions,

@@ -1,0 +1,121 @@
+//! Parts that a file does not declare are derived from the kernels.
+
+use dml_app::{Application, Changes};
+use dml_core::Access;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/apps")
+}
+
+/// Removes the declared parts of a file. Returns them as `array, key, part`, and the text without.
+fn without_parts(text: &str) -> (Vec<(String, String, String)>, String) {
+    let (mut parts, mut rest) = (Vec::new(), String::new());
+    for line in text.lines() {
+        let of = |key: &str| {
+            let (before, after) = line.split_once(&format!(", {key} = \""))?;
+            let (part, after) = after.split_once('"')?;
+            let array = before.split_once("array = \"")?.1.trim_end_matches('"');
+            Some(((array.to_owned(), key.to_owned(), part.to_owned()), format!("{before}{after}")))
+        };
+        let found = ["reads", "writes", "updates"].into_iter().find_map(of);
+        let line = found.map_or_else(
+            || line.to_owned(),
+            |(part, line)| {
+                parts.push(part);
+                line
+            },
+        );
+        rest += &(line + "\n");
+    }
+    (parts, rest)
+}
+
+#[test]
+fn examples_need_no_declared_parts() {
+    for name in ["stencil2d", "matmul", "nbody"] {
+        let path = examples().join(name).join(format!("{name}.toml"));
+        let (declared, text) = without_parts(&fs::read_to_string(&path).expect("an example"));
+        assert!(declared.len() > 1, "{name}");
+        let application = Application::from_text(&path, &text, &Changes::new()).expect(name);
+        let derived = application.derived().into_iter().map(|part| {
+            let access = match part.access {
+                Access::ReadOnly => "reads",
+                Access::WriteInvalidate => "writes",
+                _ => "updates",
+            };
+            (part.array, access.to_owned(), part.part.expect("a part with a name"))
+        });
+        assert_eq!(derived.collect::<Vec<_>>(), declared, "{name}");
+    }
+}
+
+const FILE: &str = r#"
+[arrays]
+a = { type = "float", shape = [64, 1000], from = { random = 1 } }
+b = { type = "float", shape = [64, 1000] }
+k = { type = "int", shape = [64000] }
+[kernels.f]
+opencl = "f.cl"
+items = { x = 1000, y = 64 }
+group = { x = 8, y = 4 }
+arguments = [{ array = "a" }, { array = "b" }, { array = "k" }, { int = 3 }]
+[[run]]
+kernel = "f"
+"#;
+
+/// The derived parts of a kernel with this body, or the mistakes.
+fn derived(body: &str, change: impl Fn(&str) -> String) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = format!(
+        "kernel void f(global float *a, global float *b, global int *k, int n) {{\n\
+         int x = get_global_id(0), y = get_global_id(1), i = y * 1000 + x;\n{body}\n}}\n"
+    );
+    fs::write(folder.path().join("f.cl"), source).expect("it can be written");
+    match Application::from_text(folder.path().join("app.toml"), &change(FILE), &Changes::new()) {
+        Err(error) => error.to_string().replace(&folder.path().display().to_string(), ""),
+        Ok(application) => {
+            let one = |part: dml_app::DerivedPart| {
+                format!("{} {:?} {}", part.array, part.access, part.part.as_deref().unwrap_or("-"))
+            };
+            application.derived().into_iter().map(one).collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+#[test]
+fn parts_have_the_names_of_the_file() {
+    for (body, expected) in [
+        (
+            "b[i] = a[i] + a[i - n * 1000] + k[i];",
+            "a ReadOnly rows(3, 0), b WriteInvalidate rows, k ReadOnly 1000 elements",
+        ),
+        ("if (a[i] > 0) b[i] = k[y];", "a ReadOnly rows, b ReadWrite rows, k ReadOnly elements"),
+        ("b[i] = a[y] + k[2 * y + 1];", "a ReadOnly -, b WriteInvalidate rows, k ReadOnly -"),
+    ] {
+        assert_eq!(derived(body, str::to_owned), expected, "{body}");
+    }
+    let along_x = |text: &str| text.replace("group =", "split = \"x\"\ngroup =");
+    let expected = "a ReadOnly columns, b WriteInvalidate columns, k ReadOnly -";
+    assert_eq!(derived("b[i] = a[i] + k[0] + k[63999];", along_x), expected);
+}
+
+#[test]
+fn what_is_not_derived_is_told_with_its_place() {
+    for (body, expected) in [
+        (
+            "b[k[i]] = a[i];",
+            "/f.cl:3:2: an index that is not known before the kernel runs: a value from a buffer at 3:4",
+        ),
+        ("b[0] = a[i]; k[i] = 1;", "both change its byte 0: expected `reduces`, or `undivided = true`"),
+        ("atomic_add(&k[0], 1); b[i] = a[i];", "f changes it atomically: expected `reduces`"),
+        ("b[i] = a[i];", "what items touch of k is not derived: no variant touches it"),
+        ("switch (x) { }", "/f.cl:3:1: `switch` instead of a statement that is understood"),
+    ] {
+        let found = derived(body, str::to_owned);
+        assert!(found.contains(expected), "{body}: {found}");
+    }
+    let without_int = |text: &str| text.replace(", { int = 3 }", ", { int = 3 }, { int = 4 }");
+    assert!(derived("b[i] = a[i]; k[i] = 1;", without_int).contains("f has 4 parameters, not 5"));
+}
