@@ -159,7 +159,7 @@ impl Source {
             let kind = match of {
                 Type::Pointer(of, Space::Global) => ParameterKind::Buffer { element_bytes: of.size() },
                 Type::Pointer(_, Space::Own) => ParameterKind::Local,
-                Type::Integer { .. } => ParameterKind::Integer,
+                Type::Integer { bytes, .. } => ParameterKind::Integer { bytes: *bytes },
                 _ => ParameterKind::Other,
             };
             Parameter { name: (**name).to_owned(), kind }
@@ -188,8 +188,11 @@ pub enum ParameterKind {
         /// The size of an element.
         element_bytes: Option<u64>,
     },
-    /// An integer.
-    Integer,
+    /// An integer of so many bytes.
+    Integer {
+        /// The size.
+        bytes: u64,
+    },
     /// The size of local memory.
     Local,
     /// Something else, such as a real number.

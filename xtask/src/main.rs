@@ -6,6 +6,7 @@
 //!       ├─ checkers ───┤   loom, tsan, asan
 //!       ├─ explorers ──┤   model, simulate, topologies, policies, never-loses, soak, fuzz
 //!       ├─ mutants ────┤
+//!       ├─ oracle ─────┤
 //!       ├─ gpu-check ──┤
 //!       ├─ api ────────┘
 //!       └─ tidy            the architecture invariants, checked on the source text
@@ -20,6 +21,7 @@ mod explorers;
 mod gpu;
 mod lint;
 mod mutants;
+mod oracle;
 mod shell;
 mod slowest;
 mod test;
@@ -62,6 +64,12 @@ const TASKS: &[Task] = &[
         arguments: "",
         covers: "the architecture invariants that can be read off the source text",
         run: tidy::run,
+    },
+    Task {
+        name: "oracle",
+        arguments: "",
+        covers: "the access analysis of 74 kernels against Oclgrind's simulations, installing it where allowed",
+        run: oracle::run,
     },
     Task {
         name: "loom",

@@ -18,6 +18,7 @@
 
 use crate::Failure;
 use crate::checkers;
+use crate::oracle;
 use crate::shell::{
     self, Outcome, Report, cargo, find_program, has_cargo_subcommand, output_of, succeeds_quietly,
 };
@@ -66,6 +67,13 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
             report.note(format!("browser: {problem}; the tests of HTML pages are skipped"));
         }
     }
+    let oracle = oracle::plugin(options.installing == Installing::WhereAllowed);
+    match &oracle {
+        Ok(_) => expected = Some(also_expecting(expected.as_deref(), "oclgrind")),
+        Err(problem) => {
+            report.note(format!("Oclgrind: {problem}; the tests against its simulations are skipped"))
+        }
+    }
     let mut tests = if has_cargo_subcommand("nextest") {
         cargo(["nextest", "run", "--workspace", "--no-fail-fast"])
     } else {
@@ -76,7 +84,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     let mut doc_tests = cargo(["test", "--doc", "--workspace", "--no-fail-fast"]);
     doc_tests.args(FEATURES);
     if let Some(devices) = expected {
-        tests.env(EXPECT, &devices);
+        tests.env(EXPECT, &devices).envs(oracle.ok().map(|plugin| (oracle::PLUGIN, plugin)));
         doc_tests.env(EXPECT, &devices);
     }
     // Removes the report of an earlier run, in case this run writes none.
@@ -212,7 +220,7 @@ fn what_is_missing(listing: &str, drivers: &[String], exists: &dyn Fn(&Path) -> 
 }
 
 /// Installs packages without confirmation. Updates the package lists only if the installation fails without.
-fn install(packages: &[&str]) -> Result<(), String> {
+pub(crate) fn install(packages: &[&str]) -> Result<(), String> {
     if find_program("apt-get").is_none() {
         return Err("this machine has no apt-get".to_owned());
     }

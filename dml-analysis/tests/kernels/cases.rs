@@ -1,10 +1,7 @@
-//! The kernels of the project and of its applications: what they touch is what their programs declare.
-
-#![allow(clippy::single_range_in_vec_init, reason = "a part is a list of ranges")]
+//! The kernels of the project and of its applications, with what their programs declare.
 
 use dml_analysis::{Access, Analysis, Language, Launch, ParameterKind, Source};
 use std::fs;
-use std::ops::Range;
 use std::path::Path;
 
 fn read(path: &str) -> String {
@@ -12,21 +9,23 @@ fn read(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn source(path: &str) -> Source {
-    let language = if path.ends_with(".cu") { Language::Cuda } else { Language::OpenCl };
+/// Returns the text of a source. These of steps are compiled as two files in one.
+pub(crate) fn text(path: &str) -> String {
     let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-    // These are compiled as two files in one.
-    let text = if path.ends_with("steps.cl") || path.ends_with("steps.cu") {
-        read(path) + &read(&format!("{folder}/steps.c"))
-    } else {
-        read(path)
-    };
-    Source::new(&text, language, &["HAS_DOUBLES".to_owned()])
+    if path.ends_with("steps.cl") || path.ends_with("steps.cu") {
+        return read(path) + &read(&format!("{folder}/steps.c"));
+    }
+    read(path)
+}
+
+pub(crate) fn source(path: &str) -> Source {
+    let language = if path.ends_with(".cu") { Language::Cuda } else { Language::OpenCl };
+    Source::new(&text(path), language, &["HAS_DOUBLES".to_owned()])
 }
 
 /// A part of a buffer, by rows of its shape.
 #[derive(Clone, Copy)]
-enum Rows {
+pub(crate) enum Rows {
     Whole,
     /// So many rows per item, and so many more before and behind.
     Each(u64, u64, u64),
@@ -43,19 +42,19 @@ use Rows::{Around, Columns, Each, Inner, Whole};
 
 /// A row of the table: the kernel's launch, and for each buffer its rows, the bytes of a row, and what a
 /// package does with it.
-struct Case {
-    path: &'static str,
-    kernel: &'static str,
-    sizes: [u64; 3],
-    group: [u64; 3],
-    axis: usize,
+pub(crate) struct Case {
+    pub(crate) path: &'static str,
+    pub(crate) kernel: &'static str,
+    pub(crate) sizes: [u64; 3],
+    pub(crate) group: [u64; 3],
+    pub(crate) axis: usize,
     /// The integers by name.
-    integers: &'static [(&'static str, i128)],
+    pub(crate) integers: &'static [(&'static str, i128)],
     /// Items per work-item along the axis.
-    buffers: &'static [(&'static str, u64, u64, Rows, Access)],
+    pub(crate) buffers: &'static [(&'static str, u64, u64, Rows, Access)],
 }
 
-fn launch(case: &Case, analysis: &Analysis, end: u64) -> Launch {
+pub(crate) fn launch(case: &Case, analysis: &Analysis, end: u64) -> Launch {
     let integer = |name: &str| {
         if name == "end" {
             return Some(i128::from(end));
@@ -64,47 +63,14 @@ fn launch(case: &Case, analysis: &Analysis, end: u64) -> Launch {
         Some(found.unwrap_or_else(|| panic!("{}: no value of {name}", case.kernel)).1)
     };
     let integers = analysis.parameters().iter();
-    let integers =
-        integers.map(|of| if of.kind == ParameterKind::Integer { integer(&of.name) } else { None });
+    let integers = integers
+        .map(|of| if matches!(of.kind, ParameterKind::Integer { .. }) { integer(&of.name) } else { None });
     Launch { sizes: case.sizes, group: case.group, axis: case.axis, integers: integers.collect() }
-}
-
-fn expected(part: Rows, items: Range<u64>, rows: u64, row: u64) -> Vec<Range<u64>> {
-    match part {
-        Whole => vec![0..rows * row],
-        Each(count, before, behind) => {
-            vec![
-                (items.start * count).saturating_sub(before) * row
-                    ..(items.end * count + behind).min(rows) * row,
-            ]
-        }
-        Inner(margin) => vec![items.start.max(margin) * row..items.end.min(rows - margin) * row],
-        Around(margin) => {
-            let (first, last) = (items.start / 64, items.end.div_ceil(64));
-            vec![first.saturating_sub(margin) * row..(last + margin).min(rows) * row]
-        }
-        Columns(margin) => {
-            let columns = items.start.saturating_sub(margin) * 4..((items.end + margin) * 4).min(row);
-            (0..rows).map(|at| at * row + columns.start..at * row + columns.end).collect()
-        }
-    }
-}
-
-/// Fills up rows. A stencil does not read the corners of its margin.
-fn in_rows(part: Rows, bytes: Vec<Range<u64>>, row: u64) -> Vec<Range<u64>> {
-    if let Columns(_) = part {
-        return bytes;
-    }
-    let (first, last) =
-        (bytes.first().map_or(0, |range| range.start), bytes.last().map_or(0, |range| range.end));
-    let gap = bytes.windows(2).map(|pair| pair[1].start - pair[0].end).max().unwrap_or(0);
-    assert!(gap < row, "a row is left out: {bytes:?}");
-    vec![first / row * row..last.next_multiple_of(row)]
 }
 
 const STEPS: &[(&str, i128)] = &[("columns", 64), ("rows", 48), ("planes", 32)];
 
-const CASES: &[Case] = &[
+pub(crate) const CASES: &[Case] = &[
     Case {
         path: "dml-workloads/src/kernels/steps.cl",
         kernel: "jacobi",
@@ -581,37 +547,88 @@ const CASES: &[Case] = &[
     },
 ];
 
-#[test]
-fn parts_are_those_that_are_declared() {
-    let mut wrong = Vec::new();
-    for case in CASES {
-        let analysis = source(case.path)
-            .kernel(case.kernel)
-            .unwrap_or_else(|refusal| panic!("{} of {}: {refusal}", case.kernel, case.path));
-        let buffers =
-            analysis.parameters().iter().filter(|of| matches!(of.kind, ParameterKind::Buffer { .. }));
-        assert_eq!(buffers.count(), case.buffers.len(), "{}", case.kernel);
-        let items = case.sizes[case.axis];
-        let step = case.group[case.axis].max(items / 4).next_multiple_of(case.group[case.axis]);
-        for begin in (0..items).step_by(step as usize) {
-            let package = begin..(begin + step).min(items);
-            let launch = launch(case, &analysis, package.end);
-            for (name, rows, row, part, access) in case.buffers {
-                let position =
-                    analysis.parameters().iter().position(|of| of.name == *name).expect("the parameter");
-                let launched = analysis.launch(&launch);
-                let found = launched.part(position, package.clone(), rows * row).expect(name);
-                let what = format!("{} of {}, {package:?}, {name}", case.kernel, case.path);
-                let (bytes, declared) =
-                    (in_rows(*part, found.bytes, *row), expected(*part, package.clone(), *rows, *row));
-                if (&bytes, found.access) != (&declared, *access) {
-                    wrong.push(format!(
-                        "{what}: {bytes:?} {:?}, declared {declared:?} {access:?}",
-                        found.access
-                    ));
-                }
-            }
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+/// The body of a kernel of two buffers of floats and one of integers, and what it touches.
+pub(crate) const BODIES: &[(&str, &str)] = &[
+    // Plain.
+    ("a[i] = b[i];", "a w 64..128, b r 64..128, k -"),
+    ("a[i] += b[i + 1];", "a u 64..128, b r 68..132, k -"),
+    ("a[n - 1 - i] = b[2 * i];", "a w 128..192, b r 128..252, k -"),
+    ("a[i] = b[0] + b[n - 1];", "a w 64..128, b r 0..256, k -"),
+    // Guards.
+    ("if (i > 20) a[i] = 1;", "a w 84..128, b -, k -"),
+    ("if (i == 17) a[0] = 1;", "a w 0..4, b -, k -"),
+    ("if (i < 5) a[i] = 1;", "a w , b -, k -"),
+    ("if (b[i] > 0) a[i] = 1;", "a u 64..128, b r 64..128, k -"),
+    ("if (b[i] > 0) a[i] = 1; else a[i] = 2;", "a w 64..128, b r 64..128, k -"),
+    ("if (i > 20 && b[i] > 0) { a[i] = 1; return; } a[i] = 2;", "a w 64..128, b r 84..128, k -"),
+    ("if (i > 20) { a[i] = 1; return; } a[i] = 2;", "a w 64..128, b -, k -"),
+    ("if (i & 1) a[i] = 1;", "a u 64..128, b -, k -"),
+    ("uint j = i - 20; if (j < 4) a[j] = 1;", "a w 0..16, b -, k -"),
+    ("int j = (int)i - 20; if (j < 4) a[i] = b[max(j, 0)];", "a w 64..96, b r 0..16, k -"),
+    // Loops.
+    (
+        "float s = 0; for (int j = 0; j < 4; j++) s += b[i * 2 + j]; a[i] = s;",
+        "a w 64..128, b r 128..256, k -",
+    ),
+    ("for (uint j = i; j < n; j += get_global_size(0)) a[j] = 1;", "a u 64..128, b -, k -"),
+    ("for (int j = 3; j >= 0; j--) a[i] = b[j];", "a w 64..128, b r 0..16, k -"),
+    ("int j = 0; while (b[j] > 0) j++; a[i] = j;", "a w 64..128, b r 0..256, k -"),
+    ("int j = 0; do { a[i] = b[j]; j += 2; } while (j < 6);", "a w 64..128, b r 0..20, k -"),
+    ("for (int j = 0; j < 8; j++) { if (b[j] > 0) break; a[j] = 1; }", "a u 0..32, b r 0..32, k -"),
+    (
+        "int found = 0; for (int j = 0; j < 8; j++) if (b[j] > 0) { found = j; break; } a[found] = 1;",
+        "a refused 4:",
+    ),
+    ("for (int j = 0; j < 4; j++) { if (j == 2) continue; a[i] = b[j]; }", "a u 64..128, b r 0..16, k -"),
+    ("int s = 1; for (int j = 0; j < 3; j++) { a[i] = b[s]; s *= 2; }", "b refused"),
+    ("for (int j = 0; j < 2; j++) for (int l = 0; l < j; l++) a[i] = b[l];", "a u 64..128, b r 0..4, k -"),
+    // Values from memory.
+    ("a[i] = b[k[i]];", "b refused"),
+    ("a[k[i] & 7] = 1;", "a u 0..32"),
+    ("uchar c = (uchar)k[i]; a[i] = b[c % 16];", "a w 64..128, b r 0..64"),
+    ("a[(int)b[i]] = 1;", "a refused"),
+    // Pointers.
+    ("global float *p = a + i; *p = 1; p[1] = 2;", "a w 64..132, b -, k -"),
+    ("global float *p = a; for (int j = 0; j < 4; j++) *p++ = b[i];", "a w 0..16, b r 64..128, k -"),
+    ("global float *p = i > 20 ? a : b; *p = 1;", "refused"),
+    ("global float *p = k[0] ? a + i : a; *p = 1;", "a u 0..128"),
+    ("vstore4(vload4(0, b + i), i / 4, a);", "a u 64..128, b r 64..140"),
+    ("global float2 *p = (global float2 *)b; a[i] = p[i].y;", "a w 64..128, b r 132..256"),
+    ("*(global char *)(a + i) = 1;", "a w 64..65 68..69"),
+    ("int j = 5; int *q = &j; *q = 9; a[j] = 1;", "a refused"),
+    // Numbers of groups.
+    ("a[get_group_id(0)] = 1;", "a w 4..8, b -, k -"),
+    ("if (get_local_id(0) == 0) a[get_group_id(0)] = 1;", "a w 4..8, b -, k -"),
+    ("if (get_local_id(0) == 0) a[i] = 1;", "a u 64..128, b -, k -"),
+    ("if (i == 17) a[get_local_id(0)] = 1;", "a u 0..64, b -, k -"),
+    ("a[get_group_id(0) * get_local_size(0) + get_local_id(0)] = 1;", "a w 64..128, b -, k -"),
+    ("a[i / 16 * 16 + i % 16] = 1;", "a w 64..128, b -, k -"),
+    ("a[(i >> 2) << 2] = 1;", "a u 64..68 80..84 96..100 112..116, b -, k -"),
+    ("a[i] = get_num_groups(0);", "a w 64..128, b -, k -"),
+    // Local memory, functions, atomics.
+    (
+        "local float t[16]; t[get_local_id(0)] = b[i]; barrier(1); a[i] = t[15 - get_local_id(0)];",
+        "a w 64..128, b r 64..128, k -",
+    ),
+    ("local int t[1]; t[0] = 3; a[t[0]] = 1;", "a refused"),
+    ("a[i] = twice(b, i);", "a w 64..128, b r 128..252"),
+    ("a[i] = unknown(b);", "refused"),
+    ("a[i] = unknown(2.0f);", "a w 64..128, b -, k -"),
+    ("atomic_add(&k[0], 1);", "a -, b -, k u 0..4"),
+    ("atomic_add(&k[k[i]], 1);", "k refused"),
+    ("switch (i) { case 1: a[i] = 1; }", "refused"),
+    ("a[i] = b[i] ; goto end; end: return;", "refused"),
+    ("a[WHO] = 1;", "a refused"),
+    // Names in inner scopes.
+    ("int j = 1; { int j = 2; a[j] = 1; } a[j] = 1;", "a w 4..12, b -, k -"),
+    ("for (int i = 0; i < 2; i++) a[i] = 1;", "a w 0..8, b -, k -"),
+];
+
+/// Returns the kernel `f` with a body of [`BODIES`].
+pub(crate) fn kernel_of(body: &str) -> String {
+    format!(
+        "float twice(global const float *p, uint at) {{ return p[2 * at]; }}\n\
+         kernel void f(global float *a, global float *b, global int *k, uint n) {{\n\
+         uint i = get_global_id(0);\n{body}\n}}\n"
+    )
 }

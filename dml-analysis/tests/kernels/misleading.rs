@@ -1,0 +1,79 @@
+//! Kernels that mislead a reader: what is touched, or a refusal. Never less than what is touched.
+
+use super::cases::{BODIES, kernel_of};
+use dml_analysis::{Access, Language, Launch, ParameterKind, Source};
+
+/// What a package of items 16 to 31 of 64, in groups of 16, touches of buffers of 256 bytes. All integers are
+/// 64.
+fn touched(text: &str, language: Language) -> String {
+    let source = Source::new(text, language, &[]);
+    let analysis = match source.kernel("f") {
+        Ok(analysis) => analysis,
+        Err(refusal) => return format!("refused {refusal}"),
+    };
+    let integers = vec![Some(64); analysis.parameters().len()];
+    let launch = Launch { sizes: [64, 1, 1], group: [16, 1, 1], axis: 0, integers };
+    let launched = analysis.launch(&launch);
+    let buffers = analysis.parameters().iter().enumerate();
+    let buffers = buffers.filter(|(_, of)| matches!(of.kind, ParameterKind::Buffer { .. }));
+    let part = |(position, of): (usize, &dml_analysis::Parameter)| match launched.part(position, 16..32, 256)
+    {
+        Err(refusal) => format!("{} refused {refusal}", of.name),
+        Ok(part) => {
+            let how = match part.access {
+                Access::None => return format!("{} -", of.name),
+                Access::Reads => "r",
+                Access::Overwrites => "w",
+                Access::Updates => "u",
+            };
+            let ranges: Vec<_> =
+                part.bytes.iter().map(|range| format!("{}..{}", range.start, range.end)).collect();
+            format!("{} {how} {}", of.name, ranges.join(" "))
+        }
+    };
+    buffers.map(part).collect::<Vec<_>>().join(", ")
+}
+
+#[test]
+fn bodies() {
+    let mut wrong = Vec::new();
+    for (body, expected) in BODIES {
+        let found = touched(&kernel_of(body), Language::OpenCl);
+        if !found.contains(expected) || expected.is_empty() {
+            wrong.push(format!("{body}\n    found    {found}\n    expected {expected}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn cuda() {
+    for (text, expected) in [
+        (
+            "__global__ void f(float *a, const float *__restrict__ b, int n) {\n\
+             int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) a[i] = __ldg(&b[i]); }",
+            "a w 64..128, b r 64..128",
+        ),
+        (
+            "extern \"C\" __global__ void __launch_bounds__(16) f(float3 *a, DmlItems items) {\n\
+             float3 v = make_float3(1, 2, 3); a[items.x()].y = v.x; }",
+            "a u 196..200 208..212",
+        ),
+        (
+            "struct Pair { char first; double second; };\n\
+             __global__ void f(Pair *p) { p[blockIdx.x].second = 1; }",
+            "p w 24..32",
+        ),
+        ("template <typename T> __global__ void f(T *a) { a[0] = 1; }", "refused"),
+        ("__global__ void f(float *a) { auto g = [=](int i) { return i; }; a[g(1)] = 1; }", "refused"),
+        ("__device__ int next; __global__ void f(float *a) { a[next] = 1; }", "a refused"),
+        (
+            "__device__ void swap(int &x, int &y) { int t = x; x = y; y = t; }\n\
+          __global__ void f(float *a) { int i = 1, j = 2; swap(i, j); a[i] = 1; }",
+            "a refused",
+        ),
+    ] {
+        let found = touched(text, Language::Cuda);
+        assert!(found.contains(expected), "{text}\n    found    {found}\n    expected {expected}");
+    }
+}
