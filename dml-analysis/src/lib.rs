@@ -268,7 +268,7 @@ impl Analysis {
             axis: launch.axis.min(2),
             scalars: launch.integers.clone(),
         };
-        Launched { known: self.0.clone(), bound: Bound::new(&self.0.trace, sizes) }
+        Launched { known: self.0.clone(), bound: Arc::new(Bound::new(&self.0.trace, sizes)) }
     }
 
     /// Returns the accesses of statements, in the order of the kernel.
@@ -358,13 +358,31 @@ impl Known {
 }
 
 /// The accesses of a kernel in a launch.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Launched {
     known: Arc<Known>,
-    bound: Bound,
+    bound: Arc<Bound>,
 }
 
 impl Launched {
+    /// Returns the analysis.
+    #[must_use]
+    pub fn analysis(&self) -> Analysis {
+        Analysis(self.known.clone())
+    }
+
+    /// Returns the work-items of a group along the axis of the packages.
+    #[must_use]
+    pub fn group(&self) -> u64 {
+        self.bound.sizes.group[self.bound.sizes.axis]
+    }
+
+    /// Returns the work-items of the run along the axis of the packages.
+    #[must_use]
+    pub fn items(&self) -> u64 {
+        self.bound.sizes.sizes[self.bound.sizes.axis]
+    }
+
     /// Returns which bytes of the buffer at this position, which has `len` of them, a package of these
     /// work-items touches.
     ///

@@ -8,13 +8,131 @@
 
 use crate::part::{AXES, Along};
 use crate::plan::{ArgumentPlan, ArrayPlan, Code, KernelPlan, VariantPlan, gcd};
-use dml_analysis::{Access as Found, Analysis, Language, Launch, Launched, ParameterKind, Source};
-use dml_core::{Access, DeviceKind, Scalar};
-use dml_scheduler::Footprint;
+use dml_analysis::{Access as Found, Analysis, Language, Launch, Launched, ParameterKind, Refusal, Source};
+use dml_core::{Access, DeviceKind, Region, Scalar};
+use dml_scheduler::{Argument, Footprint};
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
+use thiserror::Error;
+
+/// Why a part of a buffer is not derived from a kernel's source.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DeriveError {
+    /// The kernel or the buffer is refused.
+    #[error("{place}{refusal}")]
+    Refused {
+        /// The file and a colon, if the source is a file.
+        place: String,
+        /// Why, with line and column.
+        refusal: Refusal,
+    },
+    /// The kernel has other parameters than the arguments.
+    #[error("{function} has {parameters} parameters, not {arguments}")]
+    Parameters {
+        /// The function.
+        function: String,
+        /// How many parameters it has.
+        parameters: usize,
+        /// How many arguments it gets.
+        arguments: usize,
+    },
+    /// The parameter is no buffer.
+    #[error("parameter {parameter} is no buffer")]
+    NoBuffer {
+        /// The parameter's name, or its position if there is none.
+        parameter: String,
+    },
+    /// Work-items change the buffer atomically, so that packages change the same elements.
+    #[error("parameter {parameter} is changed atomically: expected `reduces`")]
+    Atomic {
+        /// The parameter's name.
+        parameter: String,
+    },
+    /// Packages change the same byte.
+    #[error(
+        "items {first:?} and items {second:?} both change its byte {byte}: expected `reduces`, or `undivided = true`"
+    )]
+    Shared {
+        /// The items of a package.
+        first: Range<u64>,
+        /// The items of the next one.
+        second: Range<u64>,
+        /// A byte that both change.
+        byte: u64,
+    },
+    /// The kernel does not touch the buffer.
+    #[error("the kernel does not touch it")]
+    Untouched,
+}
+
+/// Returns an argument whose access and part the kernel's source gives.
+///
+/// `parameter` is the position of the buffer among the kernel's parameters. A package's part is computed when
+/// it is asked for.
+///
+/// ```
+/// use dml_analysis::{Language, Launch, Source};
+/// use dml_core::{Access, Platform};
+/// # fn example(platform: &Platform) -> Result<(), Box<dyn std::error::Error>> {
+/// let source = "kernel void blur(global const float *from, global float *to, uint n) {
+///     uint i = get_global_id(0);
+///     to[i] = i > 0 && i + 1 < n ? (from[i - 1] + from[i] + from[i + 1]) / 3 : from[i];
+/// }";
+/// let blur = Source::new(source, Language::OpenCl, &[]).kernel("blur")?;
+/// let n = 1 << 20;
+/// let integers = vec![None, None, Some(n)];
+/// let launched = blur.launch(&Launch { sizes: [n as u64, 1, 1], group: [64, 1, 1], axis: 0, integers });
+/// let (from, to) = (platform.buffer::<f32>(n as u64).build()?, platform.buffer::<f32>(n as u64).build()?);
+/// let from = dml_app::derived(&launched, 0, &from)?;
+/// assert_eq!(from.access(), Access::ReadOnly);
+/// assert_eq!(from.ranges(64..128)?, [63 * 4..129 * 4]);
+/// assert_eq!(dml_app::derived(&launched, 1, &to)?.access(), Access::WriteInvalidate);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`DeriveError`] if the part is unknown, or if packages change the same bytes.
+pub fn derived(launched: &Launched, parameter: usize, region: &impl Region) -> Result<Argument, DeriveError> {
+    let analysis = launched.analysis();
+    is_derivable(&analysis, parameter)?;
+    let variant = OfVariant {
+        kind: None,
+        language: Language::OpenCl,
+        place: String::new(),
+        launched: launched.clone(),
+        parameter,
+        group: launched.group(),
+        tile: 1,
+    };
+    let bytes = region.buffer().len();
+    let derived = Derived::new(vec![Arc::new(variant)], bytes, launched.items(), Divided::ByPackages)?;
+    let access = derived.access();
+    Ok(Argument::part(region, access, Footprint::of_ranges(move |items| derived.ranges(&items))))
+}
+
+/// Checks that a parameter is a buffer that packages change without atomics.
+fn is_derivable(analysis: &Analysis, parameter: usize) -> Result<(), DeriveError> {
+    let found = analysis.parameters().get(parameter);
+    let name = found.map_or_else(|| parameter.to_string(), |found| found.name.clone());
+    if !found.is_some_and(|found| matches!(found.kind, ParameterKind::Buffer { .. })) {
+        return Err(DeriveError::NoBuffer { parameter: name });
+    }
+    if analysis.is_atomic(parameter) {
+        return Err(DeriveError::Atomic { parameter: name });
+    }
+    Ok(())
+}
+
+/// Whether several packages run a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Divided {
+    ByPackages,
+    Never,
+}
 
 /// The most packages whose parts are kept.
 const KEPT: usize = 4096;
@@ -38,8 +156,8 @@ struct OfVariant {
     /// The kind of device that has a variant of its own.
     kind: Option<DeviceKind>,
     language: Language,
-    /// The source's file.
-    file: String,
+    /// The source's file and a colon.
+    place: String,
     launched: Launched,
     /// The position of the array among the parameters.
     parameter: usize,
@@ -59,14 +177,41 @@ impl fmt::Debug for Derived {
 }
 
 impl OfVariant {
-    fn part(&self, items: &Range<u64>, bytes: u64) -> Result<dml_analysis::Part, String> {
+    fn part(&self, items: &Range<u64>, bytes: u64) -> Result<dml_analysis::Part, DeriveError> {
         let items = items.start / self.tile..items.end.div_ceil(self.tile);
         let part = self.launched.part(self.parameter, items, bytes);
-        part.map_err(|refusal| format!("{}:{refusal}", self.file))
+        part.map_err(|refusal| DeriveError::Refused { place: self.place.clone(), refusal })
     }
 }
 
 impl Derived {
+    fn new(
+        variants: Vec<Arc<OfVariant>>,
+        bytes: u64,
+        items: u64,
+        divided: Divided,
+    ) -> Result<Self, DeriveError> {
+        let mut access = None;
+        for variant in &variants {
+            let found = match variant.part(&(0..items), bytes)?.access {
+                Found::None => continue,
+                Found::Reads => Access::ReadOnly,
+                Found::Overwrites => Access::WriteInvalidate,
+                Found::Updates => Access::ReadWrite,
+            };
+            access = Some(match access {
+                Some(known) if known != found => Access::ReadWrite,
+                _ => found,
+            });
+        }
+        let access = access.ok_or(DeriveError::Untouched)?;
+        let derived = Self { variants, bytes, access, known: Mutex::default() };
+        if access.writes() && divided == Divided::ByPackages {
+            derived.check_divisible(items)?;
+        }
+        Ok(derived)
+    }
+
     pub(crate) fn access(&self) -> Access {
         self.access
     }
@@ -188,7 +333,7 @@ pub(crate) struct Analyses<'a> {
 }
 
 /// A variant with its kind of device and a language, and the analysis of its source.
-type Analysed<'a> = (Option<DeviceKind>, &'a VariantPlan, Language, Result<Analysis, String>);
+type Analysed<'a> = (Option<DeviceKind>, &'a VariantPlan, Language, Result<Analysis, DeriveError>);
 
 impl<'a> Analyses<'a> {
     pub(crate) fn of(kernel: &'a KernelPlan) -> Self {
@@ -210,7 +355,7 @@ impl<'a> Analyses<'a> {
     ///
     /// # Errors
     /// Why it cannot be derived.
-    pub(crate) fn part(&self, argument: usize, array: &ArrayPlan) -> Result<Derived, String> {
+    pub(crate) fn part(&self, argument: usize, array: &ArrayPlan) -> Result<Derived, DeriveError> {
         let bytes = array.elements() * array.element.bytes();
         let variants: Vec<_> = self
             .variants
@@ -218,34 +363,16 @@ impl<'a> Analyses<'a> {
             .map(|variant| self.of_variant(variant, argument).map(Arc::new))
             .collect::<Result<_, _>>()?;
         let items = self.kernel.items[self.kernel.axis];
-        let mut access = None;
-        for variant in &variants {
-            let found = match variant.part(&(0..items), bytes)?.access {
-                Found::None => continue,
-                Found::Reads => Access::ReadOnly,
-                Found::Overwrites => Access::WriteInvalidate,
-                Found::Updates => Access::ReadWrite,
-            };
-            access = Some(match access {
-                Some(known) if known != found => Access::ReadWrite,
-                _ => found,
-            });
-        }
-        let access = access.ok_or("no variant touches it")?;
-        let derived = Derived { variants, bytes, access, known: Mutex::default() };
-        if access.writes() && !self.kernel.is_undivided {
-            derived.check_divisible(items)?;
-        }
-        Ok(derived)
+        let divided = if self.kernel.is_undivided { Divided::Never } else { Divided::ByPackages };
+        Derived::new(variants, bytes, items, divided)
     }
 
     fn of_variant(
         &self,
         (kind, variant, language, analysis): &Analysed<'_>,
         argument: usize,
-    ) -> Result<OfVariant, String> {
-        let function = &variant.function;
-        let analysis = analysis.as_ref().map_err(|refusal| format!("{function}: {refusal}"))?;
+    ) -> Result<OfVariant, DeriveError> {
+        let analysis = analysis.as_ref().map_err(Clone::clone)?;
         // Local memory is no parameter in CUDA C.
         let is_parameter =
             |plan: &ArgumentPlan| *language == Language::OpenCl || !matches!(plan, ArgumentPlan::Local(_));
@@ -259,26 +386,26 @@ impl<'a> Analyses<'a> {
         let parameters = analysis.parameters();
         // `DmlItems` may follow.
         if parameters.len() < integers.len() {
-            return Err(format!("{function} has {} parameters, not {}", parameters.len(), integers.len()));
+            let (parameters, arguments) = (parameters.len(), integers.len());
+            return Err(DeriveError::Parameters {
+                function: variant.function.clone(),
+                parameters,
+                arguments,
+            });
         }
-        if !matches!(parameters[parameter].kind, ParameterKind::Buffer { .. }) {
-            return Err(format!("parameter {} of {function} is no buffer", parameters[parameter].name));
-        }
-        if analysis.is_atomic(parameter) {
-            return Err(format!("{function} changes it atomically: expected `reduces`"));
-        }
+        is_derivable(analysis, parameter)?;
         let axis = self.kernel.axis;
         let sizes = [0, 1, 2].map(|axis| self.kernel.items[axis].div_ceil(variant.tile[axis]));
         let launch = Launch { sizes, group: variant.group, axis, integers };
         let (launched, tile, group) = (analysis.launch(&launch), variant.tile[axis], variant.group[axis]);
         let code = if *language == Language::OpenCl { &variant.opencl } else { &variant.cuda };
-        let file = code.as_ref().map_or_else(String::new, |code| code.place.message.clone());
-        Ok(OfVariant { kind: *kind, language: *language, file, launched, parameter, group, tile })
+        let place = code.as_ref().map_or_else(String::new, |code| format!("{}:", code.place.message));
+        Ok(OfVariant { kind: *kind, language: *language, place, launched, parameter, group, tile })
     }
 }
 
 /// Analyses a function; none if the source does not define it.
-fn analysis(code: &Code, language: Language, function: &str) -> Option<Result<Analysis, String>> {
+fn analysis(code: &Code, language: Language, function: &str) -> Option<Result<Analysis, DeriveError>> {
     let mut defines = Vec::new();
     let mut options = code.options.split_whitespace();
     while let Some(option) = options.next() {
@@ -290,9 +417,8 @@ fn analysis(code: &Code, language: Language, function: &str) -> Option<Result<An
     }
     let source = Source::new(&code.text, language, &defines);
     let analysed = source.kernel(function);
-    source
-        .may_define(function)
-        .then(|| analysed.map_err(|refusal| format!("{}:{refusal}", code.place.message)))
+    let refused = |refusal| DeriveError::Refused { place: format!("{}:", code.place.message), refusal };
+    source.may_define(function).then(|| analysed.map_err(refused))
 }
 
 impl Derived {
@@ -305,7 +431,7 @@ impl Derived {
     }
 
     /// Checks that neighbouring packages write different elements.
-    fn check_divisible(&self, items: u64) -> Result<(), String> {
+    fn check_divisible(&self, items: u64) -> Result<(), DeriveError> {
         let step = items.div_ceil(COMPARED).max(1).next_multiple_of(self.grain());
         let mut last: Option<Range<u64>> = None;
         let mut at = 0;
@@ -320,14 +446,11 @@ impl Derived {
                         .find(|both| !both.is_empty())
                 });
                 if let Some(common) = common {
-                    return Err(format!(
-                        "items {} to {} and items {} to {} both change its byte {}: expected `reduces`, or `undivided = true`",
-                        last.start,
-                        last.end - 1,
-                        package.start,
-                        package.end - 1,
-                        common.start
-                    ));
+                    return Err(DeriveError::Shared {
+                        first: last.clone(),
+                        second: package,
+                        byte: common.start,
+                    });
                 }
             }
             at = package.end;

@@ -4,9 +4,9 @@
 //!   app.toml ─┬─▶ Application ──prepare──▶ Prepared ──run──▶ Outcome, arrays, files
 //!   *.cl, *.cu┘     checked                 arrays filled, kernels compiled for each device
 //! ```
-//! The file has parameters, arrays, kernels, and the order in which they run. An argument says which part of
-//! its array the items of a device touch (`reads = "rows(1)"`), so devices divide a kernel, and only borders
-//! move between them.
+//! The file has parameters, arrays, kernels, and the order in which they run. Which part of an array the items
+//! of a device touch (`reads = "rows(1)"`) is derived from the kernel's source, or declared. So devices divide
+//! a kernel, and only borders move between them.
 //!
 //! | file | contents |
 //! |---|---|
@@ -14,6 +14,7 @@
 //! | `resolve.rs` | all checks: what the file means (`plan.rs`), or its mistakes (`fault.rs`) |
 //! | `expression.rs`, `part.rs` | numbers such as `"n / 2"`; parts such as `"rows(1)"` |
 //! | `data.rs`, `arrays.rs`, `element.rs` | files of arrays, and buffers of any element type |
+//! | `derive.rs` | parts that the file does not declare, by dml-analysis |
 //! | `launch.rs` | launchers of a kernel's variants |
 //! | `prepared.rs` | a run |
 //!
@@ -43,6 +44,7 @@ mod resolve;
 mod schema;
 
 pub use application::{Application, Changes, DerivedPart};
+pub use derive::{DeriveError, derived};
 pub use error::ApplicationError;
 pub use fault::{Fault, Faults};
 pub use prepared::{KernelRuns, Outcome, Prepared, Profile, Repeated};

@@ -1,7 +1,9 @@
 //! Parts that a file does not declare are derived from the kernels.
 
-use dml_app::{Application, Changes};
+use dml_analysis::{Language, Launch, Source};
+use dml_app::{Application, Changes, DeriveError, derived};
 use dml_core::Access;
+use dml_verify::Shape;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -66,7 +68,7 @@ kernel = "f"
 "#;
 
 /// The derived parts of a kernel with this body, or the mistakes.
-fn derived(body: &str, change: impl Fn(&str) -> String) -> String {
+fn parts(body: &str, change: impl Fn(&str) -> String) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let source = format!(
         "kernel void f(global float *a, global float *b, global int *k, int n) {{\n\
@@ -94,11 +96,11 @@ fn parts_have_the_names_of_the_file() {
         ("if (a[i] > 0) b[i] = k[y];", "a ReadOnly rows, b ReadWrite rows, k ReadOnly elements"),
         ("b[i] = a[y] + k[2 * y + 1];", "a ReadOnly -, b WriteInvalidate rows, k ReadOnly -"),
     ] {
-        assert_eq!(derived(body, str::to_owned), expected, "{body}");
+        assert_eq!(parts(body, str::to_owned), expected, "{body}");
     }
     let along_x = |text: &str| text.replace("group =", "split = \"x\"\ngroup =");
     let expected = "a ReadOnly columns, b WriteInvalidate columns, k ReadOnly -";
-    assert_eq!(derived("b[i] = a[i] + k[0] + k[63999];", along_x), expected);
+    assert_eq!(parts("b[i] = a[i] + k[0] + k[63999];", along_x), expected);
 }
 
 #[test]
@@ -109,13 +111,36 @@ fn what_is_not_derived_is_told_with_its_place() {
             "/f.cl:3:2: an index that is not known before the kernel runs: a value from a buffer at 3:4",
         ),
         ("b[0] = a[i]; k[i] = 1;", "both change its byte 0: expected `reduces`, or `undivided = true`"),
-        ("atomic_add(&k[0], 1); b[i] = a[i];", "f changes it atomically: expected `reduces`"),
-        ("b[i] = a[i];", "what items touch of k is not derived: no variant touches it"),
+        ("atomic_add(&k[0], 1); b[i] = a[i];", "parameter k is changed atomically: expected `reduces`"),
+        ("b[i] = a[i];", "what items touch of k is not derived: the kernel does not touch it"),
         ("switch (x) { }", "/f.cl:3:1: `switch` instead of a statement that is understood"),
     ] {
-        let found = derived(body, str::to_owned);
+        let found = parts(body, str::to_owned);
         assert!(found.contains(expected), "{body}: {found}");
     }
     let without_int = |text: &str| text.replace(", { int = 3 }", ", { int = 3 }, { int = 4 }");
-    assert!(derived("b[i] = a[i]; k[i] = 1;", without_int).contains("f has 4 parameters, not 5"));
+    assert!(parts("b[i] = a[i]; k[i] = 1;", without_int).contains("f has 4 parameters, not 5"));
+}
+
+#[test]
+fn arguments_of_a_program_are_derived() {
+    let source = "kernel void blur(global const float *from, global float *to, global int *count, uint n) {
+        uint i = get_global_id(0);
+        if (i >= n) return;
+        to[i] = i > 0 && i + 1 < n ? (from[i - 1] + from[i] + from[i + 1]) / 3 : from[i];
+        atomic_inc(count);
+    }";
+    let blur = Source::new(source, Language::OpenCl, &[]).kernel("blur").expect("it is analysed");
+    let integers = vec![None, None, None, Some(1000)];
+    let launched = blur.launch(&Launch { sizes: [1000, 1, 1], group: [64, 1, 1], axis: 0, integers });
+    let platform = Shape::Pair.build();
+    let buffer = |items| platform.buffer::<f32>(items).build().expect("a buffer");
+    let from = derived(&launched, 0, &buffer(1000)).expect("a part");
+    assert_eq!((from.access(), from.ranges(64..128)), (Access::ReadOnly, Ok(vec![63 * 4..129 * 4])));
+    let to = derived(&launched, 1, &buffer(1000)).expect("a part");
+    assert_eq!((to.access(), to.ranges(960..1000)), (Access::WriteInvalidate, Ok(vec![3840..4000])));
+    let refused = |parameter| derived(&launched, parameter, &buffer(10)).map(|_| ());
+    assert_eq!(refused(2), Err(DeriveError::Atomic { parameter: "count".to_owned() }));
+    assert_eq!(refused(3), Err(DeriveError::NoBuffer { parameter: "n".to_owned() }));
+    assert_eq!(refused(4), Err(DeriveError::NoBuffer { parameter: "4".to_owned() }));
 }
