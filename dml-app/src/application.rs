@@ -1,6 +1,8 @@
 //! An application, as its file describes it.
 
+use crate::derive;
 use crate::error::ApplicationError;
+use crate::fault::Fault;
 use crate::launch;
 use crate::part::Part;
 use crate::plan::{ArgumentPlan, Plan};
@@ -172,6 +174,19 @@ impl Application {
             }
         }
         all
+    }
+
+    /// Returns the declared parts that contradict the kernels' sources, each with its place in the file.
+    ///
+    /// The analysis of a source may find more than is touched, such as under a condition on data. So these are
+    /// no mistakes.
+    #[must_use]
+    pub fn contradictions(&self) -> Vec<Fault> {
+        self.plan
+            .kernels
+            .iter()
+            .flat_map(|kernel| derive::contradictions(kernel, &self.plan.arrays))
+            .collect()
     }
 
     /// Returns the files that the application reads: itself, its sources and its inputs.

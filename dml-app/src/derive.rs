@@ -6,7 +6,8 @@
 //! Devices run different variants, so a part contains what each of them touches. A part that cannot be
 //! derived is a mistake, whose message names the place in the source.
 
-use crate::part::{AXES, Along};
+use crate::fault::Fault;
+use crate::part::{AXES, Along, Part};
 use crate::plan::{ArgumentPlan, ArrayPlan, Code, KernelPlan, VariantPlan, gcd};
 use dml_analysis::{Access as Found, Analysis, Language, Launch, Launched, ParameterKind, Refusal, Source};
 use dml_core::{Access, DeviceKind, Region, Scalar};
@@ -229,13 +230,49 @@ impl Derived {
         Footprint::of_ranges(move |items| own.ranges(&items))
     }
 
+    /// Returns up to [`NAMED`] packages, each of as few items as possible.
+    fn packages(&self, items: u64) -> Vec<Range<u64>> {
+        let grain = self.grain();
+        let count = items.div_ceil(grain);
+        let step = count.div_ceil(NAMED as u64).max(1) as usize;
+        let ends = (0..count).step_by(step).chain(count.checked_sub(1));
+        let mut packages: Vec<_> = ends.map(|at| at * grain..((at + 1) * grain).min(items)).collect();
+        packages.dedup();
+        packages
+    }
+
+    /// Returns how a declared part contradicts the source, if it does.
+    fn contradiction(&self, declared: (Access, &Part), array: &ArrayPlan, items: u64) -> Option<String> {
+        let (access, part) = declared;
+        let (shape, element) = (&array.shape, array.element.bytes());
+        let footprint = part.footprint(shape, element, &[]);
+        let outside = self.packages(items).into_iter().find_map(|package| {
+            let within = footprint.ranges(package.clone(), self.bytes).ok()?;
+            let is_inside =
+                |range: &Range<u64>| within.iter().any(|of| of.start <= range.start && range.end <= of.end);
+            let outside = self.ranges(&package).into_iter().find(|range| !is_inside(range))?;
+            let first =
+                within.iter().find(|of| of.contains(&outside.start)).map_or(outside.start, |of| of.end);
+            Some((package, first / element))
+        });
+        if let Some((package, element_index)) = outside {
+            let derived = self.name(shape, element, items);
+            let derived = derived.map_or_else(String::new, |part| format!("; derived: \"{part}\""));
+            return Some(format!("items {package:?} touch element {element_index} outside of it{derived}"));
+        }
+        match (access, self.access) {
+            (Access::ReadOnly, derived) if derived.writes() => Some("the kernel changes it".to_owned()),
+            (Access::WriteInvalidate, Access::ReadOnly) => Some("the kernel only reads it".to_owned()),
+            (Access::WriteInvalidate, Access::ReadWrite) => {
+                Some("the kernel reads it, or leaves elements unwritten: `updates`".to_owned())
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the part as a file would declare it, if it is the same for packages everywhere.
     pub(crate) fn name(&self, shape: &[u64], element_bytes: u64, items: u64) -> Option<String> {
-        let grain = self.grain();
-        let packages: Vec<_> =
-            (0..items.div_ceil(grain)).map(|at| at * grain..((at + 1) * grain).min(items)).collect();
-        let step = packages.len().div_ceil(NAMED);
-        let packages: Vec<_> = packages.into_iter().step_by(step.max(1)).collect();
+        let packages = self.packages(items);
         let parts: Vec<_> = packages.iter().map(|package| self.ranges(package)).collect();
         if parts.iter().all(|part| part.len() == 1 && part[0] == (0..self.bytes)) {
             return Some("whole".to_owned());
@@ -402,6 +439,28 @@ impl<'a> Analyses<'a> {
         let place = code.as_ref().map_or_else(String::new, |code| format!("{}:", code.place.message));
         Ok(OfVariant { kind: *kind, language: *language, place, launched, parameter, group, tile })
     }
+}
+
+/// Returns the declared parts of a kernel that contradict its source, each with its place.
+pub(crate) fn contradictions(kernel: &KernelPlan, arrays: &[ArrayPlan]) -> Vec<Fault> {
+    let analyses = Analyses::of(kernel);
+    let items = kernel.items[kernel.axis];
+    let declared =
+        kernel.arguments.iter().enumerate().filter_map(|(index, (argument, place))| match argument {
+            ArgumentPlan::Array { array, access, part } if !matches!(part, Part::Derived(_)) => {
+                Some((index, &arrays[*array], (*access, part), place))
+            }
+            _ => None,
+        });
+    let contradictions = declared.filter_map(|(index, array, declared, place)| {
+        // What is not derived says nothing.
+        let derived = analyses.part(index, array).ok()?;
+        let why = derived.contradiction(declared, array, items)?;
+        let message =
+            format!("what items touch of {} is declared otherwise than the source says: {why}", array.name);
+        Some(Fault { message, ..place.clone() })
+    });
+    contradictions.collect()
 }
 
 /// Analyses a function; none if the source does not define it.

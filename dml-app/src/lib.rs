@@ -4,9 +4,9 @@
 //!   app.toml ─┬─▶ Application ──prepare──▶ Prepared ──run──▶ Outcome, arrays, files
 //!   *.cl, *.cu┘     checked                 arrays filled, kernels compiled for each device
 //! ```
-//! The file has parameters, arrays, kernels, and the order in which they run. Which part of an array the items
-//! of a device touch (`reads = "rows(1)"`) is derived from the kernel's source, or declared. So devices divide
-//! a kernel, and only borders move between them.
+//! The file has parameters, arrays, kernels, and the order in which they run. Which part of an array the
+//! items of a device touch (`reads = "rows(1)"`) is derived from the kernel's source, or declared. So devices
+//! divide a kernel, and only borders move between them.
 //!
 //! | file | contents |
 //! |---|---|

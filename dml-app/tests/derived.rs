@@ -144,3 +144,31 @@ fn arguments_of_a_program_are_derived() {
     assert_eq!(refused(3), Err(DeriveError::NoBuffer { parameter: "n".to_owned() }));
     assert_eq!(refused(4), Err(DeriveError::NoBuffer { parameter: "4".to_owned() }));
 }
+
+#[test]
+fn declared_parts_that_contradict_the_source_are_noted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = "kernel void f(global float *a, global float *b, global int *k, int n) {
+        int x = get_global_id(0), y = get_global_id(1), i = y * 1000 + x;
+        if (y > 0 && a[i - 1000] > 0) b[i] = a[i] + k[y];
+    }";
+    fs::write(folder.path().join("f.cl"), source).expect("it can be written");
+    let notes = |parts: [&str; 3]| {
+        let [a, b, k] = parts;
+        let text = FILE.replace("\"a\" }, ", &format!("\"a\", {a} }}, "));
+        let text = text.replace("\"b\" }, ", &format!("\"b\", {b} }}, "));
+        let text = text.replace("\"k\" }, ", &format!("\"k\", {k} }}, "));
+        let application = Application::from_text(folder.path().join("app.toml"), &text, &Changes::new());
+        let notes = application.expect("it is right").contradictions();
+        notes
+            .into_iter()
+            .map(|note| note.message.split_once(": ").expect("a reason").1.to_owned())
+            .collect::<Vec<_>>()
+    };
+    let [a, b, k] = ["reads = \"rows(1, 0)\"", "updates = \"rows\"", "reads = \"elements\""];
+    assert_eq!(notes([a, b, k]), [""; 0]);
+    let rows = "items 4..8 touch element 3000 outside of it; derived: \"rows(1, 0)\"";
+    let unwritten = "the kernel reads it, or leaves elements unwritten: `updates`";
+    assert_eq!(notes(["reads = \"rows\"", "writes = \"rows\"", "reads = \"whole\""]), [rows, unwritten]);
+    assert_eq!(notes([a, "reads = \"whole\"", "reads = \"elements + 1\""])[..1], ["the kernel changes it"]);
+}

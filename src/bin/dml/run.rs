@@ -108,6 +108,9 @@ fn check(options: &RunOptions, application: &Application, prepared: &mut Prepare
             }
         }
     }
+    for contradiction in application.contradictions() {
+        eprintln!("dml: note: {contradiction}");
+    }
     let devices = names(prepared);
     let derived: Vec<_> = application.derived().into_iter().map(derived).collect();
     if options.application.json {
