@@ -328,7 +328,7 @@ pub mod prelude {
     };
     pub use dml_scheduler::{
         Argument, Coexecutor, Footprint, Iterate, Kernel, Knowledge, Package, Report, Running, Variant,
-        check_footprints,
+        check_footprints, observe_footprints,
         policy::{self, PolicySpec},
     };
 }

@@ -178,8 +178,8 @@ impl Application {
 
     /// Returns the declared parts that contradict the kernels' sources, each with its place in the file.
     ///
-    /// The analysis of a source may find more than is touched, such as under a condition on data. So these are
-    /// no mistakes.
+    /// The analysis of a source may find more than is touched, such as under a condition on data. So these
+    /// are no mistakes.
     #[must_use]
     pub fn contradictions(&self) -> Vec<Fault> {
         self.plan

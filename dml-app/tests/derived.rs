@@ -1,5 +1,7 @@
 //! Parts that a file does not declare are derived from the kernels.
 
+#![allow(clippy::single_range_in_vec_init, reason = "a part is a list of ranges")]
+
 use dml_analysis::{Language, Launch, Source};
 use dml_app::{Application, Changes, DeriveError, derived};
 use dml_core::Access;

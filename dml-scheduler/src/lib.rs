@@ -42,7 +42,8 @@ mod report;
 mod run;
 
 pub use base::package::{Package, UnitId};
-pub use check::{CheckError, Checked, Departure, Wrong, check_footprints};
+pub use check::{CheckError, Checked, Departure, Observation, Observed, ObservedPart, Wrong};
+pub use check::{check_footprints, observe_footprints};
 pub use iterate::{Iterate, IterateError, Iterated, Measured, Stepped, Strip};
 pub use kernel::{
     Argument, Footprint, FootprintError, FootprintFault, Kernel, KernelError, NotStarted, Variant,

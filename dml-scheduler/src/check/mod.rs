@@ -18,16 +18,20 @@
 //! 4. A kernel on views of its footprints cannot read outside them, and computes with less input. Its results
 //!    then differ from those of a longer package.
 
+mod observe;
 mod runs;
 mod values;
+
+pub use observe::{Observation, Observed, ObservedPart, observe_footprints};
 
 use crate::base::package::{Package, UnitId};
 use crate::kernel::{Argument, FootprintError, Kernel, KernelError};
 use crate::report::RunError;
-use dml_core::{AcquireError, BufferName, ConfigError, DeviceId, Platform};
+use dml_core::{AcquireError, BufferName, ConfigError, DeviceId, Launcher, Platform};
 use runs::Check;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 use thiserror::Error;
 use values::Copied;
 
@@ -190,14 +194,39 @@ pub fn check_footprints(
     items: u64,
     device: DeviceId,
 ) -> Result<Checked, CheckError> {
+    kernel.check_platform(platform).and_then(|()| kernel.check_items(items)).map_err(CheckError::Refused)?;
+    let (kernel, launcher, host, copies, arguments) = prepared(platform, kernel, items, device)?;
+    let packages = packages(kernel.grain(), items);
+    let check = Check { platform, kernel: &kernel, launcher: &*launcher, device, host, copies, arguments };
+    check.parts_cover(&packages)?;
+    let mut shorter = Vec::new();
+    for (index, items) in (0..).zip(&packages) {
+        let package = Package::new(items.clone(), UnitId(0), index);
+        let seen = check.package(&package)?;
+        check.compare(&shorter, &seen)?;
+        shorter.push(seen);
+    }
+    Ok(Checked { packages: packages.len() as u64, unseen_reads: check.unseen_reads(&packages)? })
+}
+
+/// A kernel of so many items, its launcher, the host, copies of its buffers, and its arguments with them.
+type Prepared = (Kernel, Arc<dyn Launcher>, DeviceId, Vec<Copied>, Vec<Argument>);
+
+/// Checks a kernel, and copies its buffers.
+fn prepared(
+    platform: &Platform,
+    kernel: &Kernel,
+    items: u64,
+    device: DeviceId,
+) -> Result<Prepared, CheckError> {
     let launcher = kernel
         .launcher_for(device)
         .ok_or_else(|| CheckError::NoLauncher { kernel: kernel.name().to_owned(), device })?;
     let checked = kernel.check_platform(platform).and_then(|()| kernel.check_launchers(platform));
-    checked.and_then(|()| kernel.check_items(items)).map_err(CheckError::Refused)?;
+    checked.map_err(CheckError::Refused)?;
     let host = platform.host().ok_or(AcquireError::NoArena { device: DeviceId(0) })?;
+    let launcher = launcher.clone();
     let kernel = kernel.of_total(items);
-    let packages = packages(kernel.grain(), items);
     let mut copies: Vec<Copied> = Vec::new();
     for (index, argument) in kernel.arguments().iter().enumerate() {
         let of = argument.buffer();
@@ -216,16 +245,7 @@ pub fn check_footprints(
         argument.of_buffer(&found.expect("each buffer has been copied").copy)
     };
     let arguments = kernel.arguments().iter().map(own).collect();
-    let check = Check { platform, kernel: &kernel, launcher: &**launcher, device, host, copies, arguments };
-    check.parts_cover(&packages)?;
-    let mut shorter = Vec::new();
-    for (index, items) in (0..).zip(&packages) {
-        let package = Package::new(items.clone(), UnitId(0), index);
-        let seen = check.package(&package)?;
-        check.compare(&shorter, &seen)?;
-        shorter.push(seen);
-    }
-    Ok(Checked { packages: packages.len() as u64, unseen_reads: check.unseen_reads(&packages)? })
+    Ok((kernel, launcher, host, copies, arguments))
 }
 
 /// Returns the packages to run: one work-group, several, and all items; at the start, in the middle, and at

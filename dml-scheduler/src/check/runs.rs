@@ -9,9 +9,9 @@ use dml_core::{Access, DeviceId, Launcher, Platform, RawBuffer};
 use std::ops::Range;
 
 /// Contents before and after a run, one entry per copy.
-struct Run {
-    before: Vec<Vec<u8>>,
-    after: Vec<Vec<u8>>,
+pub(super) struct Run {
+    pub(super) before: Vec<Vec<u8>>,
+    pub(super) after: Vec<Vec<u8>>,
 }
 
 /// A package that ran on the latest contents, with its ranges and the contents that it left.
@@ -308,6 +308,72 @@ impl Check<'_> {
         ranges: &[Vec<Range<u64>>],
         outside: Outside,
     ) -> Result<Run, CheckError> {
+        let contents = (0..self.copies.len()).map(|index| self.contents(index, ranges, outside)).collect();
+        self.run_from(package, arguments, ranges, contents)
+    }
+
+    /// Returns the contents of all copies, whatever a package reads.
+    pub(super) fn moved(&self, outside: Outside) -> Vec<Vec<u8>> {
+        (0..self.copies.len()).map(|index| self.contents(index, &[], outside)).collect()
+    }
+
+    /// Returns the range from the first to the last element of a copy with an effect on the results of a
+    /// package. Its first run had the latest contents, and those of `moved` other values in all of the copy.
+    pub(super) fn read(
+        &self,
+        copy: usize,
+        first: &Run,
+        moved: &[Run],
+        run: &dyn Fn(Outside) -> Result<Run, CheckError>,
+    ) -> Result<Option<Range<u64>>, CheckError> {
+        let Copied { copy: buffer, unit, .. } = &self.copies[copy];
+        let count = buffer.len().div_ceil(*unit);
+        let mut hull: Option<Range<u64>> = None;
+        let differs = |run: &Run| {
+            (0..self.copies.len()).any(|index| {
+                // A byte that neither run changes is no result.
+                let is_result = |byte: &u64| {
+                    let at = *byte as usize;
+                    first.before[index][at] != first.after[index][at]
+                        || run.before[index][at] != run.after[index][at]
+                };
+                differences(&first.after[index], &run.after[index]).iter().any(is_result)
+            })
+        };
+        for (way, moved) in moved.iter().enumerate() {
+            let has_effect = |outside: Outside| run(outside).map(|run| differs(&run));
+            let below = |element: u64| Outside::Below { way, copy, byte: element * unit };
+            let above = |element: u64| Outside::From { way, copy, byte: element * unit };
+            if !differs(moved) {
+                continue;
+            }
+            // Moving the elements below `low` has no effect; moving those below `high` has one.
+            let (mut low, mut high) = (0, count);
+            while high - low > 1 {
+                let middle = low + (high - low) / 2;
+                if has_effect(below(middle))? { high = middle } else { low = middle }
+            }
+            let start = low;
+            // Moving the elements from `low` on has an effect; moving those from `high` on has none.
+            (low, high) = (start, count);
+            while high - low > 1 {
+                let middle = low + (high - low) / 2;
+                if has_effect(above(middle))? { low = middle } else { high = middle }
+            }
+            let own = start * unit..((low + 1) * unit).min(buffer.len());
+            hull = Some(hull.map_or(own.clone(), |hull| hull.start.min(own.start)..hull.end.max(own.end)));
+        }
+        Ok(hull)
+    }
+
+    /// Runs a package on the copies with these contents.
+    pub(super) fn run_from(
+        &self,
+        package: &Package,
+        arguments: &[Argument],
+        ranges: &[Vec<Range<u64>>],
+        all_contents: Vec<Vec<u8>>,
+    ) -> Result<Run, CheckError> {
         let mut acquire = self.platform.acquire(self.device);
         for (argument, ranges) in arguments.iter().zip(ranges) {
             // Read access also brings in the contents of ranges that the kernel overwrites.
@@ -317,8 +383,7 @@ impl Check<'_> {
             }
         }
         let mut before = Vec::with_capacity(self.copies.len());
-        for (index, Copied { copy, .. }) in self.copies.iter().enumerate() {
-            let contents = self.contents(index, ranges, outside);
+        for (Copied { copy, .. }, contents) in self.copies.iter().zip(all_contents) {
             let mut grants = self.platform.acquire(self.host).write(copy).wait()?;
             grants.write_bytes(copy, &contents)?;
             grants.release()?;
@@ -382,7 +447,7 @@ impl Check<'_> {
     }
 }
 
-fn differences(one: &[u8], other: &[u8]) -> Vec<u64> {
+pub(super) fn differences(one: &[u8], other: &[u8]) -> Vec<u64> {
     (0..).zip(one.iter().zip(other)).filter(|(_, (one, other))| one != other).map(|(byte, _)| byte).collect()
 }
 

@@ -110,6 +110,8 @@ pub(super) enum Outside {
     Moved(usize),
     /// Moved values in one copy below a byte, and the latest contents elsewhere.
     Below { way: usize, copy: usize, byte: u64 },
+    /// Moved values in one copy from a byte on, and the latest contents elsewhere.
+    From { way: usize, copy: usize, byte: u64 },
 }
 
 impl Outside {
@@ -119,6 +121,7 @@ impl Outside {
             Self::Latest => None,
             Self::Moved(way) => Some(way),
             Self::Below { way, copy: of, byte: below } => (of == copy && byte < below).then_some(way),
+            Self::From { way, copy: of, byte: from } => (of == copy && byte >= from).then_some(way),
         }
     }
 }

@@ -50,6 +50,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "examples/transfers.rs",
     "src/bin/dml/run.rs",
     "tests/functions.rs",
+    "tests/observing.rs",
     "tests/kernels/",
     "tests/iterating.rs",
     "tests/launching.rs",

@@ -1,0 +1,249 @@
+//! Footprints of kernels without a source: functions of the host and of workers, and compiled kernels.
+
+#[cfg(any(not(target_os = "linux"), dml_loom))]
+fn main() {}
+
+#[cfg(all(target_os = "linux", not(dml_loom)))]
+fn main() {
+    use libtest_mimic::{Arguments, Trial};
+
+    // In a worker this does not return.
+    dml::arenas::offload::hook(tests::registry());
+    let test = |name: &str, test: fn()| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    };
+    let tests = vec![
+        test("functions_of_the_host_are_observed", tests::functions_of_the_host_are_observed),
+        test("functions_of_workers_are_observed", tests::functions_of_workers_are_observed),
+        test("what_no_line_describes_is_unknown", tests::what_no_line_describes_is_unknown),
+        test("compiled_kernels_are_observed", tests::compiled_kernels_are_observed),
+        test("observed_footprints_are_right", tests::observed_footprints_are_right),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), tests).exit();
+}
+
+#[cfg(all(target_os = "linux", not(dml_loom)))]
+mod tests {
+    use dml::Kernel;
+    use dml::arenas::launch::{self, Call, ComputeError};
+    use dml::prelude::*;
+    use dml::scheduler::{Observation, ObservedPart, check_footprints, observe_footprints};
+
+    const ITEMS: u64 = 120;
+    const WIDTH: u64 = 10;
+
+    type Function = fn(&mut Call<'_>) -> Result<(), ComputeError>;
+
+    pub(super) fn registry() -> Registry {
+        let registry = FUNCTIONS
+            .iter()
+            .fold(Registry::new(), |registry, (name, function, ..)| registry.with(*name, *function));
+        registry.with("scattered", scattered)
+    }
+
+    /// Elements by their numbers in the whole buffers: `out[item]` becomes what `of` says of the input.
+    fn each(call: &mut Call<'_>, of: impl Fn(&dyn Fn(u64) -> u32, u64) -> u32) -> Result<(), ComputeError> {
+        let items = call.items();
+        let [input, out] = call.parts([0, 1])?;
+        let (input, mut out) = (input.elements::<u32>()?, out.elements_mut::<u32>()?);
+        let at = |index: u64| *input.get(index).unwrap_or(&0);
+        for item in items {
+            out[item] = of(&at, item);
+        }
+        Ok(())
+    }
+
+    fn scale(call: &mut Call<'_>) -> Result<(), ComputeError> {
+        each(call, |at, item| at(item).wrapping_mul(3))
+    }
+
+    fn blur(call: &mut Call<'_>) -> Result<(), ComputeError> {
+        each(call, |at, item| at(item.wrapping_sub(1)).wrapping_add(at(item)).wrapping_add(at(item + 1)))
+    }
+
+    fn rows(call: &mut Call<'_>) -> Result<(), ComputeError> {
+        each(call, |at, item| {
+            (item * WIDTH..(item + 1) * WIDTH)
+                .fold(7_u32, |sum, index| sum.wrapping_mul(31).wrapping_add(at(index)))
+        })
+    }
+
+    fn ahead(call: &mut Call<'_>) -> Result<(), ComputeError> {
+        each(call, |at, item| at(2 * item + 3) ^ at(2 * item + 4))
+    }
+
+    fn sum(call: &mut Call<'_>) -> Result<(), ComputeError> {
+        each(call, |at, item| {
+            (0..ITEMS * WIDTH).fold(item as u32, |sum, index| sum.wrapping_mul(31).wrapping_add(at(index)))
+        })
+    }
+
+    fn scattered(call: &mut Call<'_>) -> Result<(), ComputeError> {
+        each(call, |at, item| at(item * item % (ITEMS * WIDTH)))
+    }
+
+    const fn part(per_item: u64, before: i64, after: i64) -> ObservedPart {
+        ObservedPart::per_item(per_item, before, after)
+    }
+
+    /// Functions, with what they read; each writes an element per item.
+    #[allow(clippy::type_complexity, reason = "a table")]
+    const FUNCTIONS: &[(&str, Function, fn() -> ObservedPart)] = &[
+        ("scale", scale, || part(4, 0, 0)),
+        ("blur", blur, || part(4, 4, 4)),
+        ("rows", rows, || part(4 * WIDTH, 0, 0)),
+        ("ahead", ahead, || part(8, -12, 12)),
+        ("sum", sum, || ObservedPart::Fixed(0..4 * ITEMS * WIDTH)),
+    ];
+
+    fn platform() -> Platform {
+        let options = DiscoverOptions::default().only(["cpu", "offload:0"]).limit("cpu", 1).offload(1);
+        Platform::builder().discover_with(&options).unwrap().build().unwrap()
+    }
+
+    fn buffers(platform: &Platform) -> (Buffer<u32>, Buffer<u32>) {
+        let values = (0..(ITEMS * WIDTH) as u32).map(|index| index.wrapping_mul(2_654_435_761) >> 7);
+        (
+            platform.buffer_from(values.collect::<Vec<_>>()).unwrap(),
+            platform.buffer::<u32>(ITEMS).build().unwrap(),
+        )
+    }
+
+    fn kernel(name: &str, (input, out): (&Buffer<u32>, &Buffer<u32>)) -> Kernel {
+        Kernel::new(name, 1).read_all(input).read_write_all(out)
+    }
+
+    fn observed(on_host: bool) {
+        let platform = platform();
+        let (input, out) = buffers(&platform);
+        for (name, function, reads) in FUNCTIONS {
+            let kernel = kernel(name, (&input, &out));
+            let (kernel, device) = if on_host {
+                (kernel.launchers(launch::host(&platform, *function).unwrap()).unwrap(), DeviceId(0))
+            } else {
+                // SAFETY: the function is safe Rust, and the check keeps the grants.
+                let workers = unsafe { launch::offload(&platform, name) }.unwrap();
+                (kernel.launchers(workers).unwrap(), DeviceId(1))
+            };
+            let seen = observe_footprints(&platform, &kernel, ITEMS, device).unwrap();
+            assert_eq!(seen[0].reads, Some(Observation::Part(reads())), "{name}");
+            assert_eq!(seen[0].writes, None, "{name}");
+            assert_eq!(
+                (&seen[1].reads, &seen[1].writes),
+                (&None, &Some(Observation::Part(part(4, 0, 0)))),
+                "{name}"
+            );
+        }
+    }
+
+    pub(super) fn functions_of_the_host_are_observed() {
+        observed(true);
+    }
+
+    pub(super) fn functions_of_workers_are_observed() {
+        observed(false);
+    }
+
+    pub(super) fn what_no_line_describes_is_unknown() {
+        let platform = platform();
+        let (input, out) = buffers(&platform);
+        let kernel = kernel("scattered", (&input, &out));
+        let kernel = kernel.launchers(launch::host(&platform, scattered).unwrap()).unwrap();
+        let seen = observe_footprints(&platform, &kernel, ITEMS, DeviceId(0)).unwrap();
+        let Some(Observation::Unknown { .. }) = &seen[0].reads else { panic!("{:?}", seen[0].reads) };
+        let said = seen[0].reads.as_ref().map(ToString::to_string).unwrap_or_default();
+        assert!(said.starts_with("no part that grows with the items, such as bytes "), "{said}");
+    }
+
+    const SOURCE: &str = "
+        kernel void stencil(global const float *from, global float *to, uint columns, uint rows, ulong end) {
+            uint x = get_global_id(0), y = get_global_id(1), i = y * columns + x;
+            if (x >= columns || y >= end) return;
+            to[i] = x == 0 || y == 0 || x == columns - 1 || y == rows - 1
+                ? from[i] : from[i - columns] + 2 * from[i - 1] + 3 * from[i + 1] + 5 * from[i + columns];
+        }
+        kernel void gather(global const uint *index, global const float *table, global float *out, ulong end) {
+            size_t i = get_global_id(0);
+            if (i < end) out[i] = table[index[i]];
+        }
+        kernel void add(global float *a, float by, ulong end) { if (get_global_id(0) < end) a[get_global_id(0)] += by; }
+        kernel void late(global const float *a, global float *out, ulong end) {
+            size_t i = get_global_id(0);
+            if (i < end && a[i] > 3) out[i] = a[i];
+        }";
+
+    pub(super) fn compiled_kernels_are_observed() {
+        let Ok(builder) = Platform::builder().discover_with(&DiscoverOptions::default().only(["opencl:0"]))
+        else {
+            assert!(!std::env::var("DML_EXPECT").unwrap_or_default().contains("opencl"), "no OpenCL device");
+            eprintln!("skipped: no OpenCL device");
+            return;
+        };
+        let platform = builder.build().unwrap();
+        let device = platform.device("opencl:0").unwrap();
+        let built = |kernel: Kernel, name: &str| {
+            // SAFETY: the kernels stay within whole buffers of these sizes, wherever their elements stand.
+            kernel.launchers(unsafe { launch::opencl(&platform, SOURCE, name, "") }.unwrap()).unwrap()
+        };
+        let floats = |count: u64| {
+            platform
+                .buffer_from((0..count).map(|i| (i * i % 97) as f32 + i as f32 / 64.0).collect::<Vec<_>>())
+                .unwrap()
+        };
+        let observe = |kernel: &Kernel, items| {
+            let seen = observe_footprints(&platform, kernel, items, device).unwrap();
+            let known = |seen: Option<Observation>| {
+                seen.map(|seen| match seen {
+                    Observation::Part(part) => Ok(part),
+                    unknown => Err(unknown.to_string()),
+                })
+            };
+            seen.into_iter().map(|seen| (known(seen.reads), known(seen.writes))).collect::<Vec<_>>()
+        };
+        let (columns, rows) = (48_u32, 40_u32);
+        let (from, to) = (floats(48 * 40), floats(48 * 40));
+        let stencil = Kernel::new("stencil", 4).rows(columns.into(), 16).read_all(&from).read_write_all(&to);
+        let stencil = built(stencil.scalar(columns).scalar(rows).end(), "stencil");
+        let row = 48 * 4;
+        // The corners of the border are not read.
+        let around = observe(&stencil, rows.into());
+        assert_eq!(around[0], (Some(Ok(part(row, 188, 188))), None));
+        assert_eq!(around[1], (None, Some(Ok(part(row, 0, 0)))));
+
+        let index = platform.buffer_from((0..200_u32).map(|i| i * 37 % 200).collect::<Vec<_>>()).unwrap();
+        let (table, out) = (floats(200), floats(200));
+        let gather = Kernel::new("gather", 8).read_all(&index).read_all(&table).read_write_all(&out).end();
+        let seen = observe(&built(gather, "gather"), 200);
+        assert_eq!(seen[0], (Some(Ok(part(4, 0, 0))), None));
+        assert!(matches!(&seen[1], (Some(Err(_)), None)), "{seen:?}");
+        assert_eq!(seen[2], (None, Some(Ok(part(4, 0, 0)))));
+
+        let add = Kernel::new("add", 8).read_write_all(&floats(200)).scalar(0.5_f32).end();
+        assert_eq!(observe(&built(add, "add"), 200)[0], (Some(Ok(part(4, 0, 0))), Some(Ok(part(4, 0, 0)))));
+    }
+
+    pub(super) fn observed_footprints_are_right() {
+        let platform = platform();
+        let (input, out) = buffers(&platform);
+        for (name, function, _) in FUNCTIONS {
+            let whole =
+                kernel(name, (&input, &out)).launchers(launch::host(&platform, *function).unwrap()).unwrap();
+            let seen = observe_footprints(&platform, &whole, ITEMS, DeviceId(0)).unwrap();
+            let footprint = |seen: &Option<Observation>, len| match seen {
+                Some(Observation::Part(part)) => part.footprint(len),
+                other => panic!("{other:?}"),
+            };
+            let reads = footprint(&seen[0].reads, input.raw().len());
+            let writes = footprint(&seen[1].writes, out.raw().len());
+            let kernel = Kernel::new(*name, 1)
+                .argument(Argument::part(&input, Access::ReadOnly, reads))
+                .argument(Argument::part(&out, Access::WriteInvalidate, writes));
+            let kernel = kernel.launchers(launch::host(&platform, *function).unwrap()).unwrap();
+            check_footprints(&platform, &kernel, ITEMS, DeviceId(0))
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
+}
