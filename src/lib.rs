@@ -129,6 +129,11 @@
 //! # }
 //! ```
 //!
+//! Footprints need not be written by hand. [`app::derived`] gives an argument the access and the footprint
+//! that the kernel's source in OpenCL C or CUDA C proves.
+//! [`observe_footprints`](scheduler::observe_footprints) finds those of functions and of compiled kernels, by
+//! running them on modified copies.
+//!
 //! # Repeat a step over several devices
 //!
 //! [`Iterate`](scheduler::Iterate) gives each device the same strip of items in every step. Only the rows that
