@@ -344,7 +344,7 @@ fn parts_of_every_form_give_what_one_device_gives() {
     let small = scene.write("small.toml", PARTS.replace("2 rows(0, 2)", "2 rows(0, 1)"));
     let told = scene.refused(&["run", &small, "--check", "--parts"]);
     assert!(told.contains("small.toml:16:3: kernel shrink on opencl:0, items "), "{told}");
-    assert!(told.contains("of array picture is read, and is not in the declared part"), "{told}");
+    assert!(told.contains("of array picture is read, and is not in its part"), "{told}");
     // A kernel that leaves its arrays ends the process that checks.
     scene.write("wild.cl", KERNELS.replace("if (x >= columns || y >= rows) return;", "y += 1 << 24;"));
     let wild = scene.write("wild.toml", PARTS.replace("parts.cl", "wild.cl"));

@@ -4,7 +4,7 @@
 //! or a product of several. Forms do not depend on the package, so they are made once for a launch.
 
 use crate::interpret::{self, Trace};
-use crate::poly::{Condition, Poly, Symbol, Term};
+use crate::poly::{Condition, Kind, Poly, Symbol, Term};
 use std::collections::HashMap;
 
 /// A launch: the work-items of a run and of a group along each axis.
@@ -37,28 +37,27 @@ pub(crate) struct Form {
 #[derive(Clone, Debug)]
 pub(crate) enum Number {
     Symbol(Symbol),
-    Term(Kind, Form, Form),
+    Term { kind: Kind, one: Form, other: Form, wraps: u64 },
     Product(Vec<NumberId>),
-}
-
-/// The operation of a term.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Quotient,
-    Remainder,
-    Min,
-    Max,
-    Either,
 }
 
 /// A condition.
 #[derive(Clone, Debug)]
 pub(crate) enum Test {
-    /// Each form is at least 0.
-    AtLeastZero(Vec<Form>),
+    AtLeastZero(Bounds),
     All(Vec<Test>),
     Any(Vec<Test>),
     Unknown,
+}
+
+/// A form that is at least 0.
+#[derive(Clone, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) form: Vec<Form>,
+    /// Forms without least and greatest numbers: the form is at least 0 exactly where these are.
+    pub(crate) split: Vec<Form>,
+    /// Unsigned numbers among them, which must not be less than 0 for that.
+    pub(crate) counts: Vec<Form>,
 }
 
 /// A statement's access.
@@ -132,16 +131,9 @@ impl Binder<'_> {
         }
         let number = match symbol {
             Symbol::Term(term) => {
-                let (kind, one, other) = match &self.trace.terms[term] {
-                    Term::Quotient(one, other) => (Kind::Quotient, one, other),
-                    Term::Remainder(one, other) => (Kind::Remainder, one, other),
-                    Term::Min(one, other) => (Kind::Min, one, other),
-                    Term::Max(one, other) => (Kind::Max, one, other),
-                    Term::Either(one, other) => (Kind::Either, one, other),
-                };
-                let forms = [one, other].map(|poly| self.form(poly));
-                let [one, other] = forms;
-                Number::Term(kind, one, other)
+                let Term { kind, one, other, wraps } = &self.trace.terms[term];
+                let [one, other] = [one, other].map(|poly| self.form(poly));
+                Number::Term { kind: *kind, one, other, wraps: *wraps }
             }
             symbol => Number::Symbol(symbol),
         };
@@ -157,29 +149,27 @@ impl Binder<'_> {
                 self.sizes.scalars.get(position).copied().flatten()
             }
             Symbol::GroupSize(axis) => Some(self.sizes.group[axis].into()),
-            Symbol::Size(axis) => Some(self.sizes.sizes[axis].into()),
+            // Groups are whole.
+            Symbol::Size(axis) => {
+                Some(self.sizes.sizes[axis].next_multiple_of(self.sizes.group[axis]).into())
+            }
             Symbol::Term(term) => {
                 if let Some(value) = self.values.get(&term) {
                     return *value;
                 }
-                let trace = self.trace;
-                let mut value = |poly: &Poly| {
+                let Term { kind, one, other, wraps } = &self.trace.terms[term];
+                let [one, other] = [one, other].map(|poly| {
                     let form = self.form(poly);
-                    form.parts.is_empty().then_some(form.constant)
-                };
-                let found = match &trace.terms[term] {
-                    Term::Quotient(one, other) => {
-                        value(one).zip(value(other)).and_then(|(one, other)| one.checked_div(other))
-                    }
-                    Term::Remainder(one, other) => {
-                        value(one).zip(value(other)).and_then(|(one, other)| one.checked_rem(other))
-                    }
-                    Term::Min(one, other) => value(one).zip(value(other)).map(|(one, other)| one.min(other)),
-                    Term::Max(one, other) => value(one).zip(value(other)).map(|(one, other)| one.max(other)),
-                    Term::Either(one, other) => {
-                        value(one).zip(value(other)).filter(|(one, other)| one == other).map(|(one, _)| one)
-                    }
-                };
+                    let is_in_type = |value: &i128| *wraps == 0 || (0..1 << wraps).contains(value);
+                    Some(form.constant).filter(|value| form.parts.is_empty() && is_in_type(value))
+                });
+                let found = one.zip(other).and_then(|(one, other)| match kind {
+                    Kind::Quotient => one.checked_div(other),
+                    Kind::Remainder => one.checked_rem(other),
+                    Kind::Min => Some(one.min(other)),
+                    Kind::Max => Some(one.max(other)),
+                    Kind::Either => Some(one).filter(|one| *one == other),
+                });
                 self.values.insert(term, found);
                 found
             }
@@ -241,9 +231,12 @@ impl Binder<'_> {
     fn join_divisions(&self, form: &mut Form) {
         let terms: Vec<_> = form.parts.clone();
         for (remainder, small) in &terms {
-            let Number::Term(Kind::Remainder, of, by) = &self.numbers[*remainder] else { continue };
+            let Number::Term { kind: Kind::Remainder, one: of, other: by, .. } = &self.numbers[*remainder]
+            else {
+                continue;
+            };
             let is_pair = |(id, large): &&(NumberId, i128)| {
-                let is_same = matches!(&self.numbers[*id], Number::Term(Kind::Quotient, one, other) if one == of && other == by);
+                let is_same = matches!(&self.numbers[*id], Number::Term { kind: Kind::Quotient, one, other, .. } if one == of && other == by);
                 is_same && by.parts.is_empty() && *large == small.saturating_mul(by.constant)
             };
             if let Some((quotient, _)) = terms.iter().find(is_pair) {
@@ -259,32 +252,38 @@ impl Binder<'_> {
             Condition::Unknown(..) => Test::Unknown,
             Condition::All(of) => Test::All(of.iter().map(|of| self.test(of)).collect()),
             Condition::Any(of) => Test::Any(of.iter().map(|of| self.test(of)).collect()),
-            Condition::AtLeastZero(poly) => Test::AtLeastZero(self.forms(poly)),
+            Condition::AtLeastZero(poly) => Test::AtLeastZero(self.bounds(poly)),
         }
     }
 
-    /// Returns forms that are at least 0 exactly where a polynomial is, without terms that are bounds of two
-    /// numbers, as far as there are such forms.
-    fn forms(&mut self, poly: &Poly) -> Vec<Form> {
-        let mut forms = vec![self.form(poly)];
+    fn bounds(&mut self, poly: &Poly) -> Bounds {
+        let form = vec![self.form(poly)];
+        let (mut split, mut counts) = (form.clone(), Vec::new());
         let mut at = 0;
-        while at < forms.len() {
-            let bound = forms[at].parts.iter().find_map(|(id, factor)| match &self.numbers[*id] {
+        while at < split.len() {
+            let bound = split[at].parts.iter().find_map(|(id, factor)| match &self.numbers[*id] {
                 // The least of two is large enough if both are.
-                Number::Term(Kind::Min, one, other) if *factor > 0 => Some((*id, *factor, [one, other])),
-                Number::Term(Kind::Max, one, other) if *factor < 0 => Some((*id, *factor, [one, other])),
+                Number::Term { kind: Kind::Min, one, other, wraps } if *factor > 0 => {
+                    Some((*id, *factor, [one, other], *wraps))
+                }
+                Number::Term { kind: Kind::Max, one, other, wraps } if *factor < 0 => {
+                    Some((*id, *factor, [one, other], *wraps))
+                }
                 _ => None,
             });
-            match bound.filter(|_| forms.len() < FORMS) {
-                Some((id, factor, both)) => {
-                    let mut form = forms.swap_remove(at);
+            match bound.filter(|_| split.len() < FORMS) {
+                Some((id, factor, both, wraps)) => {
+                    if wraps > 0 {
+                        counts.extend(both.map(Form::clone));
+                    }
+                    let mut form = split.swap_remove(at);
                     form.remove(id);
-                    forms.extend(both.map(|one| form.less(one, -factor)));
+                    split.extend(both.map(|one| form.less(one, -factor)));
                 }
                 None => at += 1,
             }
         }
-        forms
+        Bounds { form, split, counts }
     }
 }
 

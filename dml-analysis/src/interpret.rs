@@ -7,7 +7,7 @@
 //! 4. An unknown index refuses the buffer, and an unknown pointer the kernel. Memory of a work-item or of a
 //!    work-group is not followed: its values are unknown.
 
-use crate::poly::{Condition, Poly, Symbol, Term};
+use crate::poly::{Condition, Kind, Poly, Symbol, Term};
 use crate::syntax::{Expr, ExprKind, Function, Stmt, Unary, Unit, Variable};
 use crate::token::Place;
 use crate::types::{Space, Type, lanes};
@@ -75,6 +75,13 @@ enum Target {
         offset: Poly,
         of: Type,
     },
+    /// Elements of a vector in memory.
+    Lanes {
+        base: Base,
+        offset: Poly,
+        of: Type,
+        lanes: Vec<u64>,
+    },
     /// A part of something whose values are not followed, and what it is.
     Own(&'static str),
 }
@@ -89,6 +96,8 @@ pub(crate) struct Machine<'a> {
     conditions: Vec<Condition>,
     trace: Trace,
     symbols: usize,
+    /// For each term, one more than the newest symbol that it depends on.
+    newest: Vec<usize>,
     returned: Option<Value>,
     /// The variables where a turn of the innermost loop ends early.
     left: Vec<Vec<(Rc<str>, Value)>>,
@@ -106,6 +115,7 @@ pub(crate) fn run(unit: &Unit, kernel: &Function, language: Language) -> Run<Tra
         conditions: Vec::new(),
         trace: Trace::default(),
         symbols: 0,
+        newest: Vec::new(),
         returned: None,
         left: Vec::new(),
         steps: 0,
@@ -194,6 +204,8 @@ impl Machine<'_> {
     fn term(&mut self, term: Term) -> Poly {
         let known = self.trace.terms.iter().position(|known| *known == term);
         let index = known.unwrap_or_else(|| {
+            let newest = self.newest_of(&term.one).max(self.newest_of(&term.other));
+            self.newest.push(newest);
             self.trace.terms.push(term);
             self.trace.terms.len() - 1
         });
@@ -305,11 +317,8 @@ impl Machine<'_> {
                 self.conditions.push(condition.clone());
             }
             _ => {
-                for (index, (name, value)) in after.into_iter().enumerate() {
-                    let other = self.stack[index].1.clone();
-                    let merged = self.merged(condition, value, other);
-                    self.stack[index] = (name, merged);
-                }
+                let other = std::mem::replace(&mut self.stack, after);
+                self.merge_variables(condition, other);
             }
         }
         if first == Leaves::Sometimes || second == Leaves::Sometimes {
@@ -317,6 +326,16 @@ impl Machine<'_> {
         }
         let is_never = first == Leaves::Never && second == Leaves::Never;
         Ok(if is_never { Leaves::Never } else { Leaves::Sometimes })
+    }
+
+    /// Gives variables the values that they have now under a condition, and otherwise those of `other`.
+    fn merge_variables(&mut self, condition: &Condition, other: Vec<(Rc<str>, Value)>) {
+        for (index, (_, no)) in other.into_iter().enumerate() {
+            if self.stack[index].1 != no {
+                let yes = self.stack[index].1.clone();
+                self.stack[index].1 = self.merged(condition, yes, no);
+            }
+        }
     }
 
     /// Returns the value that is `yes` under a condition, and otherwise `no`.
@@ -329,9 +348,9 @@ impl Machine<'_> {
             };
             let is = |poly: &Poly| tested == Some(poly) || tested == Some(&(poly - &Poly::from(1)));
             let (is_max, is_min) = (is(&more), is(&-&more));
-            let terms = (one.poly.clone(), other.poly.clone());
             if is_max || is_min {
-                let term = if is_max { Term::Max(terms.0, terms.1) } else { Term::Min(terms.0, terms.1) };
+                let kind = if is_max { Kind::Max } else { Kind::Min };
+                let term = Term::new(kind, &one.poly, &other.poly);
                 return Value::Integer(one.joined(other, self.term(term)));
             }
         }
@@ -343,7 +362,7 @@ impl Machine<'_> {
         match (one, other) {
             (one, other) if one == other => one,
             (Value::Integer(one), Value::Integer(other)) => {
-                let term = Term::Either(one.poly.clone(), other.poly.clone());
+                let term = Term::new(Kind::Either, &one.poly, &other.poly);
                 let poly = if one.poly == other.poly { one.poly.clone() } else { self.term(term) };
                 Value::Integer(one.joined(&other, poly))
             }
@@ -351,7 +370,7 @@ impl Machine<'_> {
                 Value::Pointer { base, offset, of },
                 Value::Pointer { base: other, offset: second, of: same },
             ) if base == other && of == same => {
-                let offset = self.term(Term::Either(offset, second));
+                let offset = self.term(Term::new(Kind::Either, &offset, &second));
                 Value::Pointer { base, offset, of }
             }
             (Value::Lanes(one), Value::Lanes(other)) if one.len() == other.len() => {
@@ -377,19 +396,20 @@ impl Machine<'_> {
         }
     }
 
+    /// Returns one more than the newest number of a loop that a polynomial depends on.
+    fn newest_of(&self, poly: &Poly) -> usize {
+        let symbols = poly.products().flat_map(|(symbols, _)| symbols);
+        let newest = symbols.map(|symbol| match symbol {
+            Symbol::Turn(number) | Symbol::Some(number) => number + 1,
+            Symbol::Term(number) => self.newest[*number],
+            _ => 0,
+        });
+        newest.max().unwrap_or(0)
+    }
+
     /// Returns whether a polynomial contains a symbol that is at least as new as `newest`.
     fn is_newer(&self, poly: &Poly, newest: usize) -> bool {
-        poly.products().flat_map(|(symbols, _)| symbols).any(|symbol| match symbol {
-            Symbol::Turn(number) | Symbol::Some(number) => *number >= newest,
-            Symbol::Term(number) => match &self.trace.terms[*number] {
-                Term::Quotient(one, other)
-                | Term::Remainder(one, other)
-                | Term::Min(one, other)
-                | Term::Max(one, other)
-                | Term::Either(one, other) => self.is_newer(one, newest) || self.is_newer(other, newest),
-            },
-            _ => false,
-        })
+        self.newest_of(poly) > newest
     }
 
     /// As [`is_newer`](Self::is_newer), for terms alone.
@@ -413,6 +433,11 @@ impl Machine<'_> {
                 _ => Ok(Value::unknown(at, "an element of an unknown vector")),
             },
             Target::Own(what) => Ok(Value::unknown(at, what)),
+            Target::Lanes { base, offset, of, lanes } => {
+                self.access_lanes((*base, offset, of), lanes, (true, false, false), at)?;
+                let value = Value::unknown(at, "a value from a buffer");
+                Ok(if lanes.len() == 1 { value } else { Value::Lanes(Rc::new(vec![value; lanes.len()])) })
+            }
             Target::Memory { base, offset, of } => {
                 if let Type::Array(..) = of {
                     return Ok(Value::Pointer { base: *base, offset: offset.clone(), of: decayed(of) });
@@ -465,6 +490,21 @@ impl Machine<'_> {
         Ok(())
     }
 
+    fn access_lanes(
+        &mut self,
+        (base, offset, of): (Base, &Poly, &Type),
+        lanes: &[u64],
+        how: (bool, bool, bool),
+        at: Place,
+    ) -> Run<()> {
+        let bytes = of.size().ok_or_else(|| Refusal::new(at, "an element of unknown size"))?;
+        for lane in lanes {
+            let offset = offset + &Poly::from(i128::from(lane * bytes));
+            self.access((base, &offset, of), how, at)?;
+        }
+        Ok(())
+    }
+
     fn store(&mut self, target: &Target, value: Value, at: Place) -> Run<()> {
         match target {
             Target::Variable { index, lanes: None } => {
@@ -496,6 +536,9 @@ impl Machine<'_> {
                 Ok(())
             }
             Target::Own(_) => Ok(()),
+            Target::Lanes { base, offset, of, lanes } => {
+                self.access_lanes((*base, offset, of), lanes, (false, true, false), at)
+            }
             Target::Memory { base, offset, of } => self.access((*base, offset, of), (false, true, false), at),
         }
     }
@@ -536,7 +579,7 @@ impl Machine<'_> {
                         None => Ok(Target::Own(OWN)),
                     }
                 }
-                Target::Variable { .. } => Ok(Target::Own(OWN)),
+                Target::Variable { .. } | Target::Lanes { .. } => Ok(Target::Own(OWN)),
                 Target::Memory { base, offset, of } => self.member(base, &offset, &of, name, expr.at),
             },
             ExprKind::Cast(_, of) => self.target(of),
@@ -551,22 +594,20 @@ impl Machine<'_> {
 
     /// Returns a field of a structure, or elements of a vector, in memory.
     fn member(&self, base: Base, offset: &Poly, of: &Type, name: &str, at: Place) -> Run<Target> {
-        let (start, of) = match of {
-            Type::Struct(of) => of.field(name).map(|(start, of)| (start, of.clone())),
-            Type::Vector(element, count) => lanes(name, *count).and_then(|lanes| {
-                let (first, last) = (*lanes.iter().min()?, *lanes.iter().max()?);
-                let bytes = element.size()?;
-                let of = if first == last {
-                    (**element).clone()
-                } else {
-                    Type::Vector(element.clone(), last + 1 - first)
-                };
-                Some((first * bytes, of))
+        let found = match of {
+            Type::Struct(of) => of.field(name).map(|(start, of)| {
+                let offset = offset + &Poly::from(i128::from(start));
+                Target::Memory { base, offset, of: of.clone() }
+            }),
+            Type::Vector(element, count) => lanes(name, *count).map(|lanes| Target::Lanes {
+                base,
+                offset: offset.clone(),
+                of: (**element).clone(),
+                lanes,
             }),
             _ => None,
-        }
-        .ok_or_else(|| Refusal::new(at, format!("an unknown field {name}")))?;
-        Ok(Target::Memory { base, offset: offset + &Poly::from(i128::from(start)), of })
+        };
+        found.ok_or_else(|| Refusal::new(at, format!("an unknown field {name}")))
     }
 
     fn pointed(&mut self, pointer: Value, index: &Poly, at: Place) -> Run<Target> {

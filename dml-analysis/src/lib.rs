@@ -27,13 +27,16 @@ mod value;
 
 use bound::{Bound, Sizes};
 use interpret::Trace;
-use poly::{Poly, Symbol, Term};
+use poly::{Kind, Poly, Symbol, Term};
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use syntax::Unit;
 use types::{Space, Type};
+
+/// How deeply the operations of a formula are shown.
+const SHOWN: usize = 4;
 
 /// The language of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -314,15 +317,15 @@ impl Known {
                 (true, false) => Access::Reads,
                 _ => Access::Overwrites,
             },
-            offset: self.formula(&access.offset),
+            offset: self.formula(&access.offset, 0),
             bytes: access.bytes,
         };
         self.trace.accesses.iter().map(one).collect()
     }
 
-    fn formula(&self, poly: &Poly) -> String {
+    fn formula(&self, poly: &Poly, depth: usize) -> String {
         let product = |(symbols, factor): (&[Symbol], i128)| {
-            let names = symbols.iter().map(|symbol| self.name(*symbol));
+            let names = symbols.iter().map(|symbol| self.name(*symbol, depth));
             let factor = (factor != 1 || symbols.is_empty()).then(|| factor.to_string());
             factor.into_iter().chain(names).collect::<Vec<_>>().join(" * ")
         };
@@ -330,7 +333,7 @@ impl Known {
         if products.is_empty() { "0".to_owned() } else { products.join(" + ").replace("+ -", "- ") }
     }
 
-    fn name(&self, symbol: Symbol) -> String {
+    fn name(&self, symbol: Symbol, depth: usize) -> String {
         let axis = |axis: usize| ["x", "y", "z"][axis.min(2)];
         match symbol {
             Symbol::Argument(position) | Symbol::Unsigned(position) => self.parameters[position].name.clone(),
@@ -342,16 +345,18 @@ impl Known {
             Symbol::Turn(number) => format!("turn{number}"),
             Symbol::Some(number) => format!("some{number}"),
             Symbol::Term(term) => {
-                let of = |name: &str, one: &Poly, other: &Poly| {
-                    format!("{name}({}, {})", self.formula(one), self.formula(other))
+                let Term { kind, one, other, .. } = &self.trace.terms[term];
+                let name = match kind {
+                    Kind::Quotient => "quotient",
+                    Kind::Remainder => "remainder",
+                    Kind::Min => "min",
+                    Kind::Max => "max",
+                    Kind::Either => "either",
                 };
-                match &self.trace.terms[term] {
-                    Term::Quotient(one, other) => of("quotient", one, other),
-                    Term::Remainder(one, other) => of("remainder", one, other),
-                    Term::Min(one, other) => of("min", one, other),
-                    Term::Max(one, other) => of("max", one, other),
-                    Term::Either(one, other) => of("either", one, other),
+                if depth >= SHOWN {
+                    return format!("{name}(...)");
                 }
+                format!("{name}({}, {})", self.formula(one, depth + 1), self.formula(other, depth + 1))
             }
         }
     }

@@ -35,17 +35,33 @@ pub(crate) enum Symbol {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Poly(BTreeMap<Vec<Symbol>, i128>);
 
-/// A number that is no polynomial.
+/// A number that is no polynomial: an operation of two.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Term {
+pub(crate) struct Term {
+    pub(crate) kind: Kind,
+    pub(crate) one: Poly,
+    pub(crate) other: Poly,
+    /// The bits of the operands if they are unsigned: a negative or a larger one is another number then.
+    /// Otherwise 0.
+    pub(crate) wraps: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
     /// Rounded towards zero.
-    Quotient(Poly, Poly),
+    Quotient,
     /// With the sign of the first.
-    Remainder(Poly, Poly),
-    Min(Poly, Poly),
-    Max(Poly, Poly),
+    Remainder,
+    Min,
+    Max,
     /// One of both, unknown which.
-    Either(Poly, Poly),
+    Either,
+}
+
+impl Term {
+    pub(crate) fn new(kind: Kind, one: &Poly, other: &Poly) -> Self {
+        Self { kind, one: one.clone(), other: other.clone(), wraps: 0 }
+    }
 }
 
 /// The largest absolute value of a coefficient. Larger ones are no numbers of a kernel.

@@ -8,8 +8,9 @@
 //! 2. Numbers are independent of each other, except for the conditions. A condition over several numbers
 //!    bounds the forms that it is a part of.
 
-use crate::bound::{Access, Bound, FAR, Form, Kind, Number, NumberId, Test};
-use crate::poly::Symbol;
+use crate::bound::{Access, Bound, Bounds, FAR, Form, Number, NumberId, Test};
+use crate::poly::{Kind, Symbol};
+use std::cell::RefCell;
 use std::ops::Range;
 
 /// What a package touches of a buffer.
@@ -25,6 +26,8 @@ pub(crate) struct Touched {
 const LAYERS: u64 = 1 << 16;
 /// Bytes between elements that are read with them. A copy of so few takes less than one more copy.
 const GAP_BYTES: u64 = 256;
+/// Beyond the numbers of 32 bits. A form that may be larger may be another number in its type.
+const WILD: i128 = 1 << 33;
 /// How often conditions are applied at most.
 const ROUNDS: usize = 4;
 /// How many conditions bound an offset at once: one for each axis.
@@ -50,6 +53,8 @@ impl Interval {
 struct Package<'a> {
     bound: &'a Bound,
     intervals: Vec<Interval>,
+    /// The intervals of terms and products that are known.
+    cache: RefCell<Vec<Option<Interval>>>,
     /// Forms of several numbers that are at least 0.
     bounds: Vec<&'a Form>,
     has_changed: bool,
@@ -105,7 +110,8 @@ impl<'a> Package<'a> {
             intervals[of_group] = all(first, last);
             intervals[local] = all(0, group - 1);
         }
-        let mut package = Self { bound, intervals, bounds: Vec::new(), has_changed: false };
+        let cache = RefCell::new(vec![None; intervals.len()]);
+        let mut package = Self { bound, intervals, cache, bounds: Vec::new(), has_changed: false };
         package.narrow_by(&[]);
         package
     }
@@ -158,7 +164,7 @@ impl<'a> Package<'a> {
                 }
             }
             Test::AtLeastZero(forms) => {
-                for form in forms {
+                for form in self.forms(forms) {
                     if let [(id, _)] = form.parts[..]
                         && self.number(id).is_exact
                     {
@@ -183,6 +189,9 @@ impl<'a> Package<'a> {
 
     fn number(&self, id: NumberId) -> Interval {
         let known = self.intervals[id];
+        if let Some(cached) = self.cache.borrow()[id] {
+            return cached;
+        }
         let (least, most) = match &self.bound.numbers[id] {
             Number::Symbol(_) => return known,
             Number::Product(ids) => ids.iter().fold((1_i128, 1_i128), |(least, most), id| {
@@ -190,9 +199,36 @@ impl<'a> Package<'a> {
                 let (one, other) = (own.times(least), own.times(most));
                 (one.0.min(other.0), one.1.max(other.1))
             }),
-            Number::Term(kind, one, other) => term(*kind, self.plain(one), self.plain(other)),
+            Number::Term { kind, one, other, wraps } => {
+                term(*kind, self.plain(one), self.plain(other), *wraps)
+            }
         };
-        Interval { least: known.least.max(least), most: known.most.min(most), is_exact: false }
+        let (least, most) = (known.least.max(least), known.most.min(most));
+        let interval = Interval { least, most, is_exact: false };
+        self.cache.borrow_mut()[id] = Some(interval);
+        interval
+    }
+
+    /// Returns the forms of a condition.
+    fn forms(&self, bounds: &'a Bounds) -> &'a [Form] {
+        let is_count = |form: &Form| {
+            let (least, most) = self.plain(form);
+            least >= 0 && most < WILD
+        };
+        if bounds.counts.iter().all(is_count) { &bounds.split } else { &bounds.form }
+    }
+
+    /// Returns whether a form may be a number that its type cannot hold, so that it is another one.
+    fn is_wild(&self, form: &Form, limit: i128) -> bool {
+        let (mut least, mut most) = (form.constant, form.constant);
+        for (id, factor) in &form.parts {
+            let (low, high) = self.number(*id).times(*factor);
+            // A number without bounds is that of a turn.
+            if low > -FAR && high < FAR {
+                (least, most) = (least + low, most + high);
+            }
+        }
+        least < -limit || most > limit
     }
 
     /// Returns the least and the greatest value of a form, of its numbers alone.
@@ -237,7 +273,7 @@ impl<'a> Package<'a> {
         match test {
             Test::Unknown => true,
             Test::All(of) => of.iter().all(|of| self.narrow(of)),
-            Test::AtLeastZero(forms) => forms.iter().all(|form| self.narrow_form(form)),
+            Test::AtLeastZero(forms) => self.forms(forms).iter().all(|form| self.narrow_form(form)),
             Test::Any(of) => {
                 let possible: Vec<_> = of.iter().filter(|of| self.is_possible(of)).collect();
                 match &possible[..] {
@@ -249,6 +285,7 @@ impl<'a> Package<'a> {
                             (self.intervals.clone(), self.bounds.len(), self.has_changed);
                         let mut joined: Option<Vec<Interval>> = None;
                         for one in several {
+                            self.cache.get_mut().fill(None);
                             if self.narrow(one) {
                                 let own = std::mem::replace(&mut self.intervals, before.clone());
                                 joined = Some(match joined {
@@ -263,6 +300,7 @@ impl<'a> Package<'a> {
                         let Some(joined) = joined else { return false };
                         self.has_changed = changed || joined != before;
                         self.intervals = joined;
+                        self.cache.get_mut().fill(None);
                         true
                     }
                 }
@@ -271,6 +309,9 @@ impl<'a> Package<'a> {
     }
 
     fn narrow_form(&mut self, form: &'a Form) -> bool {
+        if self.is_wild(form, WILD) {
+            return true;
+        }
         if self.interval(form, 1).1 < 0 {
             return false;
         }
@@ -303,7 +344,7 @@ impl<'a> Package<'a> {
                     return false;
                 }
                 self.intervals[*id] = Interval { is_exact, ..own };
-                self.has_changed = true;
+                self.forget();
             }
         }
         if form.parts.len() > 1
@@ -314,21 +355,31 @@ impl<'a> Package<'a> {
         true
     }
 
-    fn is_possible(&self, test: &Test) -> bool {
+    /// Notes that an interval has changed.
+    fn forget(&mut self) {
+        self.has_changed = true;
+        self.cache.get_mut().fill(None);
+    }
+
+    fn is_possible(&self, test: &'a Test) -> bool {
         match test {
             Test::Unknown => true,
             Test::All(of) => of.iter().all(|of| self.is_possible(of)),
             Test::Any(of) => of.iter().any(|of| self.is_possible(of)),
-            Test::AtLeastZero(forms) => forms.iter().all(|form| self.interval(form, 1).1 >= 0),
+            Test::AtLeastZero(forms) => {
+                self.forms(forms).iter().all(|form| self.interval(form, 1).1 >= 0 || self.is_wild(form, WILD))
+            }
         }
     }
 
-    fn is_certain(&self, test: &Test) -> bool {
+    fn is_certain(&self, test: &'a Test) -> bool {
         match test {
             Test::Unknown => false,
             Test::All(of) => of.iter().all(|of| self.is_certain(of)),
             Test::Any(of) => of.iter().any(|of| self.is_certain(of)),
-            Test::AtLeastZero(forms) => forms.iter().all(|form| self.plain(form).0 >= 0),
+            Test::AtLeastZero(forms) => {
+                self.forms(forms).iter().all(|form| self.plain(form).0 >= 0 && !self.is_wild(form, WILD))
+            }
         }
     }
 
@@ -336,6 +387,10 @@ impl<'a> Package<'a> {
     fn ranges(&self, access: &Access, len: u64) -> (Vec<Range<u64>>, bool) {
         let (form, bytes) = (&access.offset, access.bytes);
         let gap = if access.writes { 0 } else { i128::from(GAP_BYTES) };
+        if self.is_wild(form, WILD.saturating_mul(bytes.into())) {
+            let whole = 0..len;
+            return (vec![whole], false);
+        }
         let mut parts = form.parts.clone();
         parts.sort_by_key(|(_, factor)| factor.abs());
         // Numbers whose steps leave no gaps form an interval, and further ones layers of it.
@@ -414,8 +469,19 @@ fn hull((one, other): (Interval, Interval)) -> Interval {
     Interval { least: one.least.min(other.least), most: one.most.max(other.most), is_exact }
 }
 
-/// Returns the least and the greatest value of a term.
-fn term(kind: Kind, one: (i128, i128), other: (i128, i128)) -> (i128, i128) {
+/// Returns the least and the greatest value of a term. Unsigned operands have so many bits.
+fn term(kind: Kind, one: (i128, i128), other: (i128, i128), wraps: u64) -> (i128, i128) {
+    let end = if wraps == 0 { FAR } else { 1 << wraps.min(64) };
+    let is_other = |of: (i128, i128)| wraps > 0 && (of.0 < 0 || of.1 >= end && of.1 < FAR);
+    if is_other(one) || is_other(other) {
+        // An operand is another number in its type, and may be any.
+        let most = end - 1;
+        return match kind {
+            Kind::Remainder if other.0 > 0 => (0, (other.1 - 1).min(most)),
+            Kind::Quotient if other.0 > 0 => (0, most / other.0),
+            _ => (one.0.min(other.0).min(0), most.max(one.1).max(other.1)),
+        };
+    }
     match kind {
         Kind::Min => (one.0.min(other.0), one.1.min(other.1)),
         Kind::Max => (one.0.max(other.0), one.1.max(other.1)),

@@ -96,6 +96,21 @@ impl Integer {
         is_unsigned(self, other) || is_unsigned(other, self)
     }
 
+    /// Returns the bits of an operation with another integer if it is unsigned, otherwise 0.
+    pub(crate) fn wraps_with(&self, other: &Self) -> u64 {
+        if self.is_unsigned_with(other) { 8 * self.bytes.max(other.bytes).max(4) } else { 0 }
+    }
+
+    /// Returns the value for a sum with another integer: for large unsigned constants, the negative number
+    /// with the same effect.
+    pub(crate) fn wrapped(&self, other: &Self) -> Poly {
+        let bits = self.wraps_with(other);
+        match self.poly.constant() {
+            Some(value) if bits > 0 && value >= 1 << (bits - 1) => Poly::from(value - (1 << bits)),
+            _ => self.poly.clone(),
+        }
+    }
+
     /// Returns the result of an operation of both.
     pub(crate) fn joined(&self, other: &Self, poly: Poly) -> Self {
         let bytes = self.bytes.max(other.bytes).max(4);

@@ -52,21 +52,39 @@ pub enum DeriveError {
         /// The parameter's name.
         parameter: String,
     },
-    /// Packages change the same byte.
+    /// Packages may touch the same byte of a buffer that the kernel changes.
     #[error(
-        "items {first:?} and items {second:?} both change its byte {byte}: expected `reduces`, or `undivided = true`"
+        "it is changed, and by the source both items {first:?} and items {second:?} may touch its byte {byte}: \
+         expected `reduces`, or `undivided = true`"
     )]
     Shared {
         /// The items of a package.
         first: Range<u64>,
         /// The items of the next one.
         second: Range<u64>,
-        /// A byte that both change.
+        /// A byte that both may touch.
         byte: u64,
+    },
+    /// No source defines the function.
+    #[error("no source defines a kernel {function}")]
+    NoFunction {
+        /// The function.
+        function: String,
     },
     /// The kernel does not touch the buffer.
     #[error("the kernel does not touch it")]
     Untouched,
+}
+
+impl DeriveError {
+    /// Returns the mistake in a file, with what is expected.
+    pub(crate) fn told(&self, array: &str) -> String {
+        let told = format!("what items touch of {array} is not derived: {self}");
+        match self {
+            Self::Atomic { .. } | Self::Shared { .. } => told,
+            _ => told + "; expected one of `reads`, `writes`, `updates` and `reduces`",
+        }
+    }
 }
 
 /// Returns an argument whose access and part the kernel's source gives.
@@ -399,6 +417,9 @@ impl<'a> Analyses<'a> {
             .iter()
             .map(|variant| self.of_variant(variant, argument).map(Arc::new))
             .collect::<Result<_, _>>()?;
+        if variants.is_empty() {
+            return Err(DeriveError::NoFunction { function: self.kernel.default.function.clone() });
+        }
         let items = self.kernel.items[self.kernel.axis];
         let divided = if self.kernel.is_undivided { Divided::Never } else { Divided::ByPackages };
         Derived::new(variants, bytes, items, divided)

@@ -689,10 +689,12 @@ fn parts(plan: &KernelPlan, arrays: &[ArrayPlan], cause: CheckError) -> Applicat
             element /= length;
         }
         let how = match wrong.how {
-            Departure::WritesOutside => "is written, and is not in the declared part",
-            Departure::ReadsOutside => "is read, and is not in the declared part",
-            Departure::Lacks => "is needed, and is not in the declared part",
-            Departure::LeavesOut => "is not written, although `writes` declares it: expected `updates`",
+            Departure::WritesOutside => "is written, and is not in its part",
+            Departure::ReadsOutside => "is read, and is not in its part",
+            Departure::Lacks => "is needed, and is not in its part",
+            Departure::LeavesOut => {
+                "is not written, although its part is to be overwritten: expected `updates`"
+            }
             Departure::Differs => "differs between runs on the same contents",
             Departure::DependsOnCut => "differs when the items are divided otherwise",
             _ => "is in the part of all items, and in none of their two halves",

@@ -433,9 +433,7 @@ impl<'a> Resolver<'a> {
         let mut derived = Vec::new();
         for (index, array) in undeclared {
             let name = &arrays[array].name;
-            let part = analyses.part(index, &arrays[array]).map_err(|why| {
-                format!("what items touch of {name} is not derived: {why}; expected one of `reads`, `writes`, `updates` and `reduces`")
-            });
+            let part = analyses.part(index, &arrays[array]).map_err(|why| why.told(name));
             let span = kernel.arguments.get_ref()[index].span();
             derived.extend(self.checked.or_wrong(&span, part).map(|part| (index, array, part)));
         }

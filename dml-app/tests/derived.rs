@@ -112,7 +112,7 @@ fn what_is_not_derived_is_told_with_its_place() {
             "b[k[i]] = a[i];",
             "/f.cl:3:2: an index that is not known before the kernel runs: a value from a buffer at 3:4",
         ),
-        ("b[0] = a[i]; k[i] = 1;", "both change its byte 0: expected `reduces`, or `undivided = true`"),
+        ("b[0] = a[i]; k[i] = 1;", "may touch its byte 0: expected `reduces`, or `undivided = true`"),
         ("atomic_add(&k[0], 1); b[i] = a[i];", "parameter k is changed atomically: expected `reduces`"),
         ("b[i] = a[i];", "what items touch of k is not derived: the kernel does not touch it"),
         ("switch (x) { }", "/f.cl:3:1: `switch` instead of a statement that is understood"),
@@ -120,6 +120,9 @@ fn what_is_not_derived_is_told_with_its_place() {
         let found = parts(body, str::to_owned);
         assert!(found.contains(expected), "{body}: {found}");
     }
+    let other =
+        |text: &str| text.replace("[kernels.f]", "[kernels.g]").replace("kernel = \"f\"", "kernel = \"g\"");
+    assert!(parts("b[i] = a[i];", other).contains("no source defines a kernel g"));
     let without_int = |text: &str| text.replace(", { int = 3 }", ", { int = 3 }, { int = 4 }");
     assert!(parts("b[i] = a[i]; k[i] = 1;", without_int).contains("f has 4 parameters, not 5"));
 }

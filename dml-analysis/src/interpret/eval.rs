@@ -1,7 +1,7 @@
 //! Values of expressions.
 
 use super::{Base, CALLS, Machine, Run, Target};
-use crate::poly::{Condition, Poly, Symbol, Term};
+use crate::poly::{Condition, Kind, Poly, Symbol, Term};
 use crate::syntax::{Binary, Expr, ExprKind, Function, Unary};
 use crate::token::Place;
 use crate::types::{INT, SIZE, Type, UINT, lanes};
@@ -33,9 +33,11 @@ impl Machine<'_> {
                 let one = self.eval(one)?.truth();
                 // The other is evaluated only if it decides.
                 let decides = if *operator == Binary::Both { one.clone() } else { one.negated() };
-                self.conditions.push(decides);
+                let before = self.stack.clone();
+                self.conditions.push(decides.clone());
                 let other = self.eval(other).map(|other| other.truth());
                 self.conditions.pop();
+                self.merge_variables(&decides, before);
                 let both = vec![one, other?];
                 Ok(Value::Test(if *operator == Binary::Both {
                     Condition::All(both)
@@ -63,12 +65,15 @@ impl Machine<'_> {
             }
             ExprKind::Conditional(condition, yes, no) => {
                 let condition = self.eval(condition)?.truth();
-                let held = self.conditions.len();
+                let (held, before) = (self.conditions.len(), self.stack.clone());
                 self.conditions.push(condition.clone());
                 let yes = self.eval(yes)?;
                 self.conditions[held] = condition.negated();
+                let after = std::mem::replace(&mut self.stack, before);
                 let no = self.eval(no)?;
                 self.conditions.truncate(held);
+                let other = std::mem::replace(&mut self.stack, after);
+                self.merge_variables(&condition, other);
                 Ok(self.merged(&condition, yes, no))
             }
             ExprKind::Call(name, arguments) => self.call(name, arguments, at),
@@ -127,6 +132,9 @@ impl Machine<'_> {
                     Value::Pointer { base: Base::Own, offset: Poly::default(), of: Type::Opaque }
                 }
                 Target::Memory { base, offset, of } => Value::Pointer { base, offset, of },
+                Target::Lanes { .. } => {
+                    return Err(Refusal::new(at, "the address of an element of a vector"));
+                }
                 Target::Own(_) => {
                     Value::Pointer { base: Base::Own, offset: Poly::default(), of: Type::Opaque }
                 }
@@ -184,11 +192,14 @@ impl Machine<'_> {
     fn groups(&mut self, axis: usize) -> Poly {
         let group = Poly::symbol(Symbol::GroupSize(axis));
         let rounded = &(&Poly::symbol(Symbol::Size(axis)) + &group) - &Poly::from(1);
-        self.term(Term::Quotient(rounded, group))
+        self.term(Term::new(Kind::Quotient, &rounded, &group))
     }
 
     /// Returns a value in another type.
     pub(super) fn converted(&mut self, value: Value, to: &Type, at: Place) -> Value {
+        if let (Type::Integer { .. }, Value::Test(_)) = (to, &value) {
+            return value;
+        }
         let Type::Integer { bytes, .. } = to else {
             return match (to, value) {
                 (Type::Pointer(of, _), Value::Pointer { base, offset, .. }) => {
@@ -244,6 +255,13 @@ impl Machine<'_> {
     }
 
     pub(super) fn binary(&mut self, operator: Binary, one: Value, other: Value, at: Place) -> Value {
+        if let (Value::Test(one), Value::Test(other)) = (&one, &other) {
+            match operator {
+                Binary::And => return Value::Test(Condition::All(vec![one.clone(), other.clone()])),
+                Binary::Or => return Value::Test(Condition::Any(vec![one.clone(), other.clone()])),
+                _ => {}
+            }
+        }
         let (one, other) = (self.numeric(one), self.numeric(other));
         match (one, other) {
             (Value::Integer(one), Value::Integer(other)) => self.arithmetic(operator, &one, &other, at),
@@ -335,8 +353,9 @@ impl Machine<'_> {
         let joined = |poly| Value::Integer(one.joined(other, poly));
         let is_unsigned = one.is_unsigned_with(other);
         match operator {
-            Binary::Add => joined(left + right),
-            Binary::Sub => joined(left - right),
+            // `x + 0xffffffffu` is `x - 1`.
+            Binary::Add => joined(&one.wrapped(other) + &other.wrapped(one)),
+            Binary::Sub => joined(&one.wrapped(other) - &other.wrapped(one)),
             Binary::Mul => joined(left * right),
             Binary::Div | Binary::Rem => match (left.constant(), right.constant()) {
                 (_, Some(0)) => Value::unknown(at, "a division by 0"),
@@ -344,13 +363,8 @@ impl Machine<'_> {
                     joined(Poly::from(if operator == Binary::Div { left / right } else { left % right }))
                 }
                 _ => {
-                    let terms = (left.clone(), right.clone());
-                    let is_quotient = operator == Binary::Div;
-                    let term = if is_quotient {
-                        Term::Quotient(terms.0, terms.1)
-                    } else {
-                        Term::Remainder(terms.0, terms.1)
-                    };
+                    let kind = if operator == Binary::Div { Kind::Quotient } else { Kind::Remainder };
+                    let term = Term { wraps: one.wraps_with(other), ..Term::new(kind, left, right) };
                     joined(self.term(term))
                 }
             },
@@ -365,11 +379,12 @@ impl Machine<'_> {
                     Value::Integer(Integer { poly: Poly::from(left >> bits), ..one.clone() })
                 }
                 (None, Some(bits @ 0..64)) => {
-                    let rounded = self.term(Term::Quotient(left.clone(), Poly::from(1 << bits)));
+                    let term = Term::new(Kind::Quotient, left, &Poly::from(1 << bits));
+                    let rounded = self.term(Term { wraps: one.wraps_with(one), ..term });
                     // A negative number is rounded down.
                     let poly = if one.is_signed && one.bytes >= 4 && !left.is_count() {
                         let down = &rounded - &Poly::from(1);
-                        self.term(Term::Either(rounded, down))
+                        self.term(Term::new(Kind::Either, &rounded, &down))
                     } else {
                         rounded
                     };
@@ -404,7 +419,8 @@ impl Machine<'_> {
     fn masked(&mut self, of: &Integer, mask: i128, at: Place, is_unsigned: bool) -> Value {
         let low = mask + 1;
         if mask >= 0 && low.count_ones() == 1 && (!of.is_signed || is_unsigned) {
-            let poly = self.term(Term::Remainder(of.poly.clone(), Poly::from(low)));
+            let term = Term::new(Kind::Remainder, &of.poly, &Poly::from(low));
+            let poly = self.term(Term { wraps: of.wraps_with(of), ..term });
             return Value::Integer(Integer { poly, ..of.clone() });
         }
         if mask >= 0 {
@@ -441,7 +457,7 @@ impl Machine<'_> {
                 match self.target(argument)? {
                     Target::Variable { index, .. } => changed.push(index),
                     Target::Memory { base: Base::Own, .. } | Target::Own(_) => {}
-                    Target::Memory { .. } => {
+                    Target::Memory { .. } | Target::Lanes { .. } => {
                         return Err(Refusal::new(argument.at, "a reference to an element of a buffer"));
                     }
                 }
@@ -509,28 +525,24 @@ impl Machine<'_> {
         }
         let integers = |values: &[Value]| values.iter().all(|value| matches!(value, Value::Integer(_)));
         Ok(match (name, values.len()) {
-            ("min" | "max", 2) if integers(&values) => {
-                let (Value::Integer(one), Value::Integer(other)) = (&values[0], &values[1]) else {
-                    return Ok(Value::unknown(at, "no value"));
-                };
-                let (one, other) = (one.clone(), other.clone());
-                Value::Integer(one.joined(&other, self.bounded(name == "min", &one.poly, &other.poly)))
-            }
-            ("clamp", 3) if integers(&values) => {
-                let (Value::Integer(of), Value::Integer(least), Value::Integer(most)) =
-                    (&values[0], &values[1], &values[2])
-                else {
-                    return Ok(Value::unknown(at, "no value"));
-                };
-                let (of, least, most) = (of.clone(), least.clone(), most.clone());
-                let raised = self.bounded(false, &of.poly, &least.poly);
-                let poly = self.bounded(true, &raised, &most.poly);
-                Value::Integer(Integer { poly, ..of })
-            }
-            ("abs", 1) if integers(&values) => {
-                let Value::Integer(of) = values.remove(0) else { return Ok(Value::unknown(at, "no value")) };
-                let poly = self.bounded(false, &of.poly, &-&of.poly);
-                Value::Integer(Integer { poly, ..of })
+            ("min" | "max" | "clamp" | "abs", _) if integers(&values) => {
+                let of: Vec<Integer> = values
+                    .into_iter()
+                    .filter_map(|value| if let Value::Integer(of) = value { Some(of) } else { None })
+                    .collect();
+                match (name, &of[..]) {
+                    ("min", [one, other]) => Value::Integer(self.bounded(Kind::Min, one, other)),
+                    ("max", [one, other]) => Value::Integer(self.bounded(Kind::Max, one, other)),
+                    ("clamp", [of, least, most]) => {
+                        let raised = self.bounded(Kind::Max, of, least);
+                        Value::Integer(self.bounded(Kind::Min, &raised, most))
+                    }
+                    ("abs", [of]) => {
+                        let negative = Integer { poly: -&of.poly, ..of.clone() };
+                        Value::Integer(self.bounded(Kind::Max, of, &negative))
+                    }
+                    _ => Value::unknown(at, "a function with other arguments than it has"),
+                }
             }
             ("mul24" | "__mul24" | "__umul24", 2) => {
                 let other = values.remove(1);
@@ -563,12 +575,15 @@ impl Machine<'_> {
     }
 
     /// Returns the less or the greater of two numbers.
-    fn bounded(&mut self, is_min: bool, one: &Poly, other: &Poly) -> Poly {
-        match (one.constant(), other.constant()) {
-            (Some(one), Some(other)) => Poly::from(if is_min { one.min(other) } else { one.max(other) }),
-            _ if is_min => self.term(Term::Min(one.clone(), other.clone())),
-            _ => self.term(Term::Max(one.clone(), other.clone())),
-        }
+    fn bounded(&mut self, kind: Kind, one: &Integer, other: &Integer) -> Integer {
+        let (left, right) = (&one.poly, &other.poly);
+        let poly = match (left.constant(), right.constant()) {
+            (Some(left), Some(right)) => {
+                Poly::from(if kind == Kind::Min { left.min(right) } else { left.max(right) })
+            }
+            _ => self.term(Term { wraps: one.wraps_with(other), ..Term::new(kind, left, right) }),
+        };
+        one.joined(other, poly)
     }
 
     /// Returns the number of a work-item, a group, or a size.

@@ -5,6 +5,9 @@ use crate::token::Kind;
 use crate::types::{INT, SIZE, Type};
 use crate::{Language, Refusal};
 
+/// The most operators of one precedence in a row.
+const CHAIN: usize = 1000;
+
 impl Parser<'_> {
     pub(super) fn expr(&mut self) -> Parsed<Expr> {
         let mut expr = self.assignment()?;
@@ -75,7 +78,7 @@ impl Parser<'_> {
         ];
         let Some(level) = LEVELS.get(least) else { return self.unary() };
         let mut one = self.binary(least + 1)?;
-        loop {
+        for _ in 0..CHAIN {
             let at = self.place();
             let Some((_, operator)) = level.iter().find(|(sign, _)| self.accept(sign)) else {
                 return Ok(one);
@@ -83,6 +86,7 @@ impl Parser<'_> {
             let other = self.binary(least + 1)?;
             one = Expr { at, kind: ExprKind::Binary(*operator, Box::new(one), Box::new(other)) };
         }
+        Err(Refusal::new(self.place(), "code that is nested too deeply"))
     }
 
     /// Returns the type in parentheses that a cast or a vector begins with, behind it.

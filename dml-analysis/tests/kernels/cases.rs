@@ -619,6 +619,25 @@ pub(crate) const BODIES: &[(&str, &str)] = &[
     ("switch (i) { case 1: a[i] = 1; }", "refused"),
     ("a[i] = b[i] ; goto end; end: return;", "refused"),
     ("a[WHO] = 1;", "a refused"),
+    // Assignments that are not always done.
+    ("int q = (int)i - 20; q < 0 && (q = 0); a[i] = b[q];", "a w 64..128, b r 0..48, k -"),
+    ("uint q = i; (q < 20) || (q = 20); a[i] = b[q];", "a w 64..128, b r 64..84, k -"),
+    ("uint q = i; q < 20 ? (q = 3) : (q += 1); a[i] = b[q];", "a w 64..128, b r 12..132, k -"),
+    ("int q = 0; while (q < 3 && (q += 2) < 9) a[i] = b[q];", "a u 64..128, b r"),
+    // Elements of vectors.
+    ("((global float4 *)a)[i / 4].xz = (float2)(b[i], 1);", "a u 64..68 72..76 80..84"),
+    ("((global float4 *)a)[i / 4].y = b[i];", "a u 68..72 84..88"),
+    ("a[i] = ((global float4 *)b)[i / 4].w;", "a w 64..128, b r 76..128"),
+    // Numbers that their types cannot hold.
+    ("uint q = i + 0xffffffffu; a[i] = q < n ? b[q] : 0;", "a w 64..128, b r 60..124, k -"),
+    ("uint q = i - 20u; uint m = min(q, n); a[i] = m == n ? b[0] : b[q];", "a w 64..128, b r 0..48, k -"),
+    ("uint h = (i * 2654435761u) >> 26; a[i] = b[h];", "a w 64..128, b r 0..256, k -"),
+    ("uint h = i * 2654435761u; a[i] = b[h < n ? h : 0];", "a w 64..128, b r 0..256, k -"),
+    ("uint q = i - 20u; a[i] = b[q / 67108864u];", "a w 64..128, b r 0..256, k -"),
+    // Tests as numbers.
+    ("if ((i < 20) | (i > 24)) return; a[i] = 1;", "a w 80..100, b -, k -"),
+    ("bool in = i > 20 && i < n; if (!in) return; a[i] = 1;", "a w 84..128, b -, k -"),
+    ("int in = i > 20; a[i + in] = 1;", "a u 64..132, b -, k -"),
     // Names in inner scopes.
     ("int j = 1; { int j = 2; a[j] = 1; } a[j] = 1;", "a w 4..12, b -, k -"),
     ("for (int i = 0; i < 2; i++) a[i] = 1;", "a w 0..8, b -, k -"),

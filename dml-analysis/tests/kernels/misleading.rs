@@ -77,3 +77,15 @@ fn cuda() {
         assert!(found.contains(expected), "{text}\n    found    {found}\n    expected {expected}");
     }
 }
+
+/// Groups are whole, also the last one.
+#[test]
+fn the_global_size_is_that_of_whole_groups() {
+    let text = "kernel void f(global float *a, global const float *b) {
+        if (get_global_id(0) < 60) a[get_global_id(0)] = b[get_global_size(0) - 1 - get_global_id(0)];
+    }";
+    let analysis = Source::new(text, Language::OpenCl, &[]).kernel("f").expect("it is analysed");
+    let launch = Launch { sizes: [60, 1, 1], group: [16, 1, 1], axis: 0, integers: vec![None; 2] };
+    let part = analysis.launch(&launch).part(1, 0..16, 256).expect("a part");
+    assert_eq!(part.bytes, [48 * 4..64 * 4]);
+}

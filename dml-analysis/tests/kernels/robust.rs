@@ -126,6 +126,13 @@ fn deep_and_long_texts_are_refused_in_time() {
             "kernel void f(global int *a, int n) {{ int x = n; {} a[x] = 1; }}",
             "x = x * x + n; ".repeat(100)
         ),
+        format!("kernel void f(global int *a, int n) {{ {} a[n] = 1; }}", "if (a[0]) n += 1; ".repeat(60)),
+        format!(
+            "kernel void f(global int *a, int n) {{ {} a[n] = 1; }}",
+            "n += n > 3 ? n + 1 : n - 1; ".repeat(60)
+        ),
+        format!("kernel void f(global int *a) {{ a[0] = 1{}; }}", " + a[0]".repeat(50_000)),
+        format!("kernel void f(global int *a, int n) {{ {} a[n] = 1; }}", "n = n / 2 + n % 3; ".repeat(60)),
         "void g(int n) { g(n); g(n); } kernel void f(global int *a) { g(1); }".to_owned(),
         "kernel void f(global int *a) { ".to_owned() + &"{".repeat(1000),
         "/* ".to_owned(),

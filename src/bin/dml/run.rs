@@ -120,8 +120,15 @@ fn check(options: &RunOptions, application: &Application, prepared: &mut Prepare
     let devices = devices.join(", ");
     let mut text = format!("{}: no mistakes; it can run on {devices}\n", application.name());
     for json::Derived { kernel, array, access, part } in &derived {
-        let part = part.as_ref().map_or_else(|| "parts of no name".to_owned(), |part| format!("\"{part}\""));
-        let _ = writeln!(text, "derived: kernel {kernel}: {{ array = \"{array}\", {access} = {part} }}");
+        let _ = match part {
+            Some(part) => {
+                writeln!(text, "derived: kernel {kernel}: {{ array = \"{array}\", {access} = \"{part}\" }}")
+            }
+            None => writeln!(
+                text,
+                "derived: kernel {kernel}: {access} parts of {array} that a file cannot declare"
+            ),
+        };
     }
     failure::print(&text)
 }
