@@ -11,9 +11,9 @@ use crate::poly::{Condition, Kind, Poly, Symbol, Term};
 use crate::syntax::{Expr, ExprKind, Function, Stmt, Unary, Unit, Variable};
 use crate::token::Place;
 use crate::types::{Space, Type, lanes};
-use crate::value::{Base, Integer, Value};
+use crate::value::{Base, Value};
 use crate::{Language, Refusal};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 mod eval;
@@ -56,6 +56,9 @@ const ACCESSES: usize = 10_000;
 
 type Run<T> = Result<T, Refusal>;
 
+/// The variables, each with what is known of it, and its type.
+type Stack = Vec<(Rc<str>, Value, Type)>;
+
 /// Whether a statement leaves the block around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaves {
@@ -89,7 +92,7 @@ enum Target {
 pub(crate) struct Machine<'a> {
     unit: &'a Unit,
     language: Language,
-    stack: Vec<(Rc<str>, Value)>,
+    stack: Stack,
     /// Where the variables of the current function begin.
     frame: usize,
     calls: usize,
@@ -100,7 +103,9 @@ pub(crate) struct Machine<'a> {
     newest: Vec<usize>,
     returned: Option<Value>,
     /// The variables where a turn of the innermost loop ends early.
-    left: Vec<Vec<(Rc<str>, Value)>>,
+    left: Vec<Stack>,
+    /// The variables of the current function whose addresses are taken.
+    addressed: Rc<BTreeSet<Rc<str>>>,
     steps: usize,
 }
 
@@ -118,11 +123,12 @@ pub(crate) fn run(unit: &Unit, kernel: &Function, language: Language) -> Run<Tra
         newest: Vec::new(),
         returned: None,
         left: Vec::new(),
+        addressed: kernel.addressed.clone(),
         steps: 0,
     };
     for variable in &unit.variables {
         let value = machine.global(variable);
-        machine.stack.push((variable.name.clone(), value));
+        machine.stack.push((variable.name.clone(), value, variable.of.clone()));
     }
     for (position, (name, of)) in kernel.parameters.iter().enumerate() {
         let value = match of {
@@ -139,7 +145,8 @@ pub(crate) fn run(unit: &Unit, kernel: &Function, language: Language) -> Run<Tra
             Type::Integer { .. } => Value::integer(Poly::symbol(Symbol::Unsigned(position)), of),
             _ => Value::unknown(kernel.at, "an argument that is no integer"),
         };
-        machine.stack.push((name.clone(), value));
+        let value = machine.unless_addressed(name, value, kernel.at);
+        machine.stack.push((name.clone(), value, of.clone()));
     }
     machine.frame = unit.variables.len();
     machine.exec(&kernel.body)?;
@@ -226,7 +233,8 @@ impl Machine<'_> {
             Stmt::Declare(variables) => {
                 for variable in variables {
                     let value = self.declared(variable)?;
-                    self.stack.push((variable.name.clone(), value));
+                    let value = self.unless_addressed(&variable.name, value, variable.at);
+                    self.stack.push((variable.name.clone(), value, variable.of.clone()));
                 }
             }
             Stmt::Expr(expr) => {
@@ -271,6 +279,14 @@ impl Machine<'_> {
             }
         }
         Ok(Leaves::Never)
+    }
+
+    /// Returns the value of a variable, which is unknown if its address is taken anywhere.
+    fn unless_addressed(&self, name: &Rc<str>, value: Value, at: Place) -> Value {
+        if self.addressed.contains(name) {
+            return Value::unknown(at, "a variable whose address is taken");
+        }
+        value
     }
 
     fn declared(&mut self, variable: &Variable) -> Run<Value> {
@@ -329,8 +345,8 @@ impl Machine<'_> {
     }
 
     /// Gives variables the values that they have now under a condition, and otherwise those of `other`.
-    fn merge_variables(&mut self, condition: &Condition, other: Vec<(Rc<str>, Value)>) {
-        for (index, (_, no)) in other.into_iter().enumerate() {
+    fn merge_variables(&mut self, condition: &Condition, other: Stack) {
+        for (index, (_, no, _)) in other.into_iter().enumerate() {
             if self.stack[index].1 != no {
                 let yes = self.stack[index].1.clone();
                 self.stack[index].1 = self.merged(condition, yes, no);
@@ -420,7 +436,7 @@ impl Machine<'_> {
     }
 
     fn find(&self, name: &str) -> Option<usize> {
-        let is_it = |(known, _): &(Rc<str>, Value)| **known == *name;
+        let is_it = |(known, ..): &(Rc<str>, Value, Type)| **known == *name;
         let own = self.stack[self.frame..].iter().rposition(is_it).map(|index| self.frame + index);
         own.or_else(|| self.stack[..self.unit.variables.len()].iter().rposition(is_it))
     }
@@ -508,13 +524,9 @@ impl Machine<'_> {
     fn store(&mut self, target: &Target, value: Value, at: Place) -> Run<()> {
         match target {
             Target::Variable { index, lanes: None } => {
-                let value = match (&self.stack[*index].1, value) {
-                    (Value::Integer(known), Value::Integer(value)) => {
-                        Value::Integer(Integer { poly: value.poly, ..known.clone() })
-                    }
-                    (_, value) => value,
-                };
-                self.stack[*index].1 = value;
+                let (name, _, of) = self.stack[*index].clone();
+                let value = self.converted(value, &of, at);
+                self.stack[*index].1 = self.unless_addressed(&name, value, at);
                 Ok(())
             }
             Target::Variable { index, lanes: Some(lanes) } => {

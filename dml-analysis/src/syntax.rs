@@ -110,6 +110,8 @@ pub(crate) struct Function {
     /// The positions of the parameters that are references.
     pub(crate) references: Vec<usize>,
     pub(crate) body: Stmt,
+    /// The variables whose addresses are taken.
+    pub(crate) addressed: Rc<BTreeSet<Rc<str>>>,
 }
 
 /// Names and types.
@@ -171,6 +173,7 @@ struct Parser<'a> {
     language: Language,
     types: HashMap<Rc<str>, Type>,
     depth: usize,
+    addressed: BTreeSet<Rc<str>>,
 }
 
 /// What precedes the names of a declaration.
@@ -183,7 +186,8 @@ struct Specifiers {
 
 /// Parses a source.
 pub(crate) fn parse(tokens: &[Token], language: Language) -> Unit {
-    let mut parser = Parser { tokens, at: 0, language, types: HashMap::new(), depth: 0 };
+    let mut parser =
+        Parser { tokens, at: 0, language, types: HashMap::new(), depth: 0, addressed: BTreeSet::new() };
     let mut unit = Unit::default();
     while parser.at < tokens.len() {
         let start = parser.at;
@@ -198,7 +202,14 @@ pub(crate) fn parse(tokens: &[Token], language: Language) -> Unit {
 
 /// Evaluates a constant expression, such as the condition of an `#if`.
 pub(crate) fn constant(tokens: &[Token], at: Place) -> Result<i128, Refusal> {
-    let mut parser = Parser { tokens, at: 0, language: Language::OpenCl, types: HashMap::new(), depth: 0 };
+    let mut parser = Parser {
+        tokens,
+        at: 0,
+        language: Language::OpenCl,
+        types: HashMap::new(),
+        depth: 0,
+        addressed: BTreeSet::new(),
+    };
     let value = parser.expr()?;
     if parser.at < tokens.len() {
         return Err(Refusal::new(at, "an expression that does not end"));
@@ -355,8 +366,10 @@ impl Parser<'_> {
                 return Ok(None);
             }
             self.depth = 0;
+            self.addressed.clear();
             let body = self.block()?;
-            Ok(Some(Rc::new(Function { at, is_kernel, parameters, references, body })))
+            let addressed = Rc::new(std::mem::take(&mut self.addressed));
+            Ok(Some(Rc::new(Function { at, is_kernel, parameters, references, body, addressed })))
         });
         self.depth = 0;
         let entry = match parsed {

@@ -126,9 +126,8 @@ impl Machine<'_> {
                 self.load(&target, at)
             }
             Unary::Address => Ok(match self.target(of)? {
-                Target::Variable { index, .. } => {
-                    // The variable may change by its address.
-                    self.stack[index].1 = Value::unknown(at, "a variable whose address is taken");
+                // Its value is unknown from its declaration on.
+                Target::Variable { .. } => {
                     Value::Pointer { base: Base::Own, offset: Poly::default(), of: Type::Opaque }
                 }
                 Target::Memory { base, offset, of } => Value::Pointer { base, offset, of },
@@ -200,7 +199,7 @@ impl Machine<'_> {
         if let (Type::Integer { .. }, Value::Test(_)) = (to, &value) {
             return value;
         }
-        let Type::Integer { bytes, .. } = to else {
+        let Type::Integer { bytes, is_signed } = to else {
             return match (to, value) {
                 (Type::Pointer(of, _), Value::Pointer { base, offset, .. }) => {
                     Value::Pointer { base, offset, of: (**of).clone() }
@@ -226,6 +225,7 @@ impl Machine<'_> {
         match self.numeric(value) {
             Value::Integer(Integer { poly, bytes: from, .. }) => match poly.constant() {
                 None if *bytes < 4 && *bytes < from => Value::integer(self.within(to), to),
+                Some(value) => Value::integer(Poly::from(held(value, *bytes, *is_signed)), to),
                 _ => Value::integer(poly, to),
             },
             Value::Unknown(_) if *bytes < 4 => Value::integer(self.within(to), to),
@@ -462,14 +462,20 @@ impl Machine<'_> {
                     }
                 }
             }
-            own.push((parameter.clone(), self.converted(value, of, argument.at)));
+            let value = self.converted(value, of, argument.at);
+            let is_addressed = function.addressed.contains(parameter);
+            let value =
+                if is_addressed { Value::unknown(at, "a variable whose address is taken") } else { value };
+            own.push((parameter.clone(), value, of.clone()));
         }
         let (frame, held, returned) = (self.frame, self.conditions.len(), self.returned.take());
         let base = self.stack.len();
         self.frame = base;
         self.stack.extend(own);
         self.calls += 1;
+        let addressed = std::mem::replace(&mut self.addressed, function.addressed.clone());
         self.exec(&function.body)?;
+        self.addressed = addressed;
         self.calls -= 1;
         self.stack.truncate(base);
         self.frame = frame;
@@ -648,6 +654,17 @@ fn linear(of: fn(usize) -> Symbol, size: fn(usize) -> Symbol) -> Poly {
     let symbol = |of: fn(usize) -> Symbol, axis| Poly::symbol(of(axis));
     let upper = &(&symbol(of, 2) * &symbol(size, 1)) + &symbol(of, 1);
     &(&upper * &symbol(size, 0)) + &symbol(of, 0)
+}
+
+/// Returns what a type of so many bytes makes of a number. Large unsigned numbers stay negative ones.
+fn held(value: i128, bytes: u64, is_signed: bool) -> i128 {
+    let span = 1_i128 << (8 * bytes.min(8));
+    let value_in_span = value.rem_euclid(span);
+    match is_signed {
+        true if value_in_span >= span / 2 => value_in_span - span,
+        false if bytes >= 4 && (-span / 2..span).contains(&value) => value,
+        _ => value_in_span,
+    }
 }
 
 const fn is_comparison(operator: Binary) -> bool {

@@ -1,6 +1,6 @@
 //! Loops.
 
-use super::{Leaves, Machine, Run};
+use super::{Leaves, Machine, Run, Stack};
 use crate::poly::{Condition, Poly, Symbol};
 use crate::syntax::{Expr, Stmt};
 use crate::token::Place;
@@ -99,7 +99,7 @@ impl Machine<'_> {
         if ends_early && !self.ends_for_good(turn, (condition, is_tested_first), step, body, held)? {
             self.conditions.push(Condition::UNKNOWN);
         }
-        let tested = self.turn((condition, is_tested_first), step, body)?;
+        let (tested, left) = self.turn((condition, is_tested_first), step, body)?;
         self.conditions.truncate(held);
         self.stack.truncate(depth);
 
@@ -116,7 +116,14 @@ impl Machine<'_> {
             let before = &last - &Poly::from(1);
             let none = Condition::at_least(&zero, &last);
             let symbol = Symbol::Turn(turn);
-            self.trace.facts.push(Condition::Any(vec![none, tested.with(symbol, &before)]));
+            if is_tested_first {
+                self.trace.facts.push(Condition::Any(vec![none, tested.with(symbol, &before)]));
+            } else {
+                // The condition held after all turns but the last.
+                let one = Condition::at_least(&Poly::from(1), &last);
+                let before = &before - &Poly::from(1);
+                self.trace.facts.push(Condition::Any(vec![one, tested.with(symbol, &before)]));
+            }
             if is_tested_first && !ends_early {
                 self.trace.facts.push(tested.with(symbol, &last).negated());
             }
@@ -126,8 +133,25 @@ impl Machine<'_> {
                 self.trace.facts.push(Condition::Any(vec![none, tested.with(symbol, &previous)]));
             }
         }
-        for (index, value) in changed.iter().zip(at_turn(&last)) {
-            self.stack[*index].1 = value;
+        // A turn that ends early may have changed a variable already.
+        let entered = at_turn(&number);
+        for (place, (index, value)) in changed.iter().zip(at_turn(&last)).enumerate() {
+            let is_same = left.iter().all(|early| early[*index].1 == entered[place]);
+            self.stack[*index].1 = if is_same { value } else { astray(&value) };
+        }
+        if let Some(condition) = condition.filter(|_| is_tested_first) {
+            // The test that ends the loop may change variables, too.
+            let before = self.stack.clone();
+            let held = self.conditions.len();
+            self.conditions.push(Condition::UNKNOWN);
+            self.eval(condition)?;
+            self.conditions.truncate(held);
+            if ends_early {
+                for (index, (_, value, _)) in before.into_iter().enumerate() {
+                    let own = self.stack[index].1.clone();
+                    self.stack[index].1 = self.either(own, value);
+                }
+            }
         }
         if returns {
             self.conditions.push(Condition::UNKNOWN);
@@ -142,7 +166,7 @@ impl Machine<'_> {
         (condition, is_tested_first): (Option<&Expr>, bool),
         step: Option<&Expr>,
         body: &Stmt,
-    ) -> Run<Option<Condition>> {
+    ) -> Run<(Option<Condition>, Vec<Stack>)> {
         let mut tested = None;
         if let Some(condition) = condition.filter(|_| is_tested_first) {
             let condition = self.eval(condition)?.truth();
@@ -156,10 +180,10 @@ impl Machine<'_> {
         leaves?;
         self.conditions.truncate(held);
         self.stack.truncate(depth);
-        for early in left {
-            for (index, (_, value)) in early.into_iter().enumerate().take(depth) {
+        for early in &left {
+            for (index, (_, value, _)) in early.iter().enumerate().take(depth) {
                 let own = self.stack[index].1.clone();
-                self.stack[index].1 = self.either(own, value);
+                self.stack[index].1 = self.either(own, value.clone());
             }
         }
         if let Some(step) = step {
@@ -168,7 +192,7 @@ impl Machine<'_> {
         if let Some(condition) = condition.filter(|_| !is_tested_first) {
             tested = Some(self.eval(condition)?.truth());
         }
-        Ok(tested)
+        Ok((tested, left))
     }
 
     /// Returns whether the conditions under which the body goes on never hold again once they do not. Then a

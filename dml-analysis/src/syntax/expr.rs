@@ -4,6 +4,7 @@ use super::{Binary, Expr, ExprKind, Parsed, Parser, Unary};
 use crate::token::Kind;
 use crate::types::{INT, SIZE, Type};
 use crate::{Language, Refusal};
+use std::rc::Rc;
 
 /// The most operators of one precedence in a row.
 const CHAIN: usize = 1000;
@@ -118,6 +119,9 @@ impl Parser<'_> {
         ] {
             if self.accept(sign) {
                 let of = self.nested(Self::unary)?;
+                if operator == Unary::Address {
+                    self.addressed.extend(root(&of));
+                }
                 return expr(ExprKind::Unary(operator, Box::new(of)));
             }
         }
@@ -230,6 +234,15 @@ impl Parser<'_> {
             }
         };
         Ok(Expr { at, kind })
+    }
+}
+
+/// Returns the variable that an expression names, or a part of.
+fn root(expr: &Expr) -> Option<Rc<str>> {
+    match &expr.kind {
+        ExprKind::Name(name) => Some(name.clone()),
+        ExprKind::Member(of, _) | ExprKind::Cast(_, of) => root(of),
+        _ => None,
     }
 }
 

@@ -624,6 +624,21 @@ pub(crate) const BODIES: &[(&str, &str)] = &[
     ("uint q = i; (q < 20) || (q = 20); a[i] = b[q];", "a w 64..128, b r 64..84, k -"),
     ("uint q = i; q < 20 ? (q = 3) : (q += 1); a[i] = b[q];", "a w 64..128, b r 12..132, k -"),
     ("int q = 0; while (q < 3 && (q += 2) < 9) a[i] = b[q];", "a u 64..128, b r"),
+    // What a loop leaves behind.
+    ("int j = 0; for (;;) { j++; if (b[j] > 0) break; } a[j] = 1;", "a refused"),
+    ("int j = 3; while (j-- > 0) a[i] = b[j]; a[j + 1] = 2;", "a w 0..4 64..128, b r 0..12, k -"),
+    (
+        "int j = 0; do { j += 2; } while (j < 6); a[j] = b[i];",
+        "a u 0..4 8..12 16..20 24..28, b r 64..128, k -",
+    ),
+    ("int j = 0; for (; j < 5; j++) { } a[j] = b[i];", "a w 20..24, b r 64..128, k -"),
+    ("int j = 0; for (; j < 5; j++) if (b[j] > 40) break; a[j] = b[i];", "a u 0..24, b r 0..128, k -"),
+    // Small types, and variables that change by their addresses.
+    ("uchar c; c = 4 * i + 200; a[i] = b[c % 64];", "a w 64..128, b r 0..256, k -"),
+    ("uchar c = 250; c += 10; a[i] = b[c];", "a w 64..128, b r 16..20, k -"),
+    ("char c = 250; a[i] = b[i + c];", "a w 64..128, b r 40..104, k -"),
+    ("int j = 5; int *q = &j; j = 3; *q = 9; a[j] = 1;", "a refused"),
+    ("int j = 5; for (int l = 0; l < 2; l++) { int *q = &j; *q = 9; } j = 3; a[j] = 1;", "a refused"),
     // Elements of vectors.
     ("((global float4 *)a)[i / 4].xz = (float2)(b[i], 1);", "a u 64..68 72..76 80..84"),
     ("((global float4 *)a)[i / 4].y = b[i];", "a u 68..72 84..88"),
