@@ -20,6 +20,8 @@ pub(crate) struct Sizes {
 
 /// Beyond any index.
 pub(crate) const FAR: i128 = 1 << 100;
+/// Beyond the numbers of 32 bits. A form that may be larger may be another number in its type.
+pub(crate) const WILD: i128 = 1 << 33;
 /// The most forms of a condition with terms in it.
 const FORMS: usize = 16;
 
@@ -48,6 +50,25 @@ pub(crate) enum Test {
     All(Vec<Test>),
     Any(Vec<Test>),
     Unknown,
+}
+
+impl Test {
+    /// Returns whether the condition holds, if no number matters for it.
+    fn decided(&self) -> Option<bool> {
+        match self {
+            Self::AtLeastZero(Bounds { form, .. }) => match &form[..] {
+                [Form { constant, parts }] if parts.is_empty() && constant.abs() < WILD => {
+                    Some(*constant >= 0)
+                }
+                _ => None,
+            },
+            Self::All(of) if of.iter().any(|test| test.decided() == Some(false)) => Some(false),
+            Self::All(of) => of.iter().all(|test| test.decided() == Some(true)).then_some(true),
+            Self::Any(of) if of.iter().any(|test| test.decided() == Some(true)) => Some(true),
+            Self::Any(of) => of.iter().all(|test| test.decided() == Some(false)).then_some(false),
+            Self::Unknown => None,
+        }
+    }
 }
 
 /// A form that is at least 0.
@@ -248,11 +269,17 @@ impl Binder<'_> {
     }
 
     fn test(&mut self, condition: &Condition) -> Test {
-        match condition {
+        let test = match condition {
             Condition::Unknown(..) => Test::Unknown,
             Condition::All(of) => Test::All(of.iter().map(|of| self.test(of)).collect()),
             Condition::Any(of) => Test::Any(of.iter().map(|of| self.test(of)).collect()),
             Condition::AtLeastZero(poly) => Test::AtLeastZero(self.bounds(poly)),
+        };
+        // What the scalars decide leaves nothing open.
+        match test.decided() {
+            Some(true) => Test::All(Vec::new()),
+            Some(false) => Test::Any(Vec::new()),
+            None => test,
         }
     }
 

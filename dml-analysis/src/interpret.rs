@@ -11,7 +11,7 @@ use crate::poly::{Condition, Kind, Poly, Symbol, Term};
 use crate::syntax::{Expr, ExprKind, Function, Stmt, Unary, Unit, Variable};
 use crate::token::Place;
 use crate::types::{Space, Type, lanes};
-use crate::value::{Base, Value};
+use crate::value::{Base, Value, Why};
 use crate::{Language, Refusal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -41,6 +41,8 @@ pub(crate) struct Trace {
     pub(crate) terms: Vec<Term>,
     /// The buffers with an index that is unknown, and why.
     pub(crate) refused: BTreeMap<usize, Refusal>,
+    /// Those of them that are changed.
+    pub(crate) changed: BTreeSet<usize>,
     /// What always holds of numbers with one unknown value.
     pub(crate) facts: Vec<Condition>,
 }
@@ -87,6 +89,12 @@ enum Target {
     },
     /// A part of something whose values are not followed, and what it is.
     Own(&'static str),
+    /// An unknown element of the buffer at this position.
+    Astray {
+        argument: usize,
+        of: Type,
+        why: Why,
+    },
 }
 
 pub(crate) struct Machine<'a> {
@@ -449,6 +457,7 @@ impl Machine<'_> {
                 _ => Ok(Value::unknown(at, "an element of an unknown vector")),
             },
             Target::Own(what) => Ok(Value::unknown(at, what)),
+            Target::Astray { .. } => Ok(Value::unknown(at, "a value from a buffer")),
             Target::Lanes { base, offset, of, lanes } => {
                 self.access_lanes((*base, offset, of), lanes, (true, false, false), at)?;
                 let value = Value::unknown(at, "a value from a buffer");
@@ -548,6 +557,10 @@ impl Machine<'_> {
                 Ok(())
             }
             Target::Own(_) => Ok(()),
+            Target::Astray { argument, .. } => {
+                self.trace.changed.insert(*argument);
+                Ok(())
+            }
             Target::Lanes { base, offset, of, lanes } => {
                 self.access_lanes((*base, offset, of), lanes, (false, true, false), at)
             }
@@ -582,7 +595,7 @@ impl Machine<'_> {
                 }
             }
             ExprKind::Member(of, name) => match self.target(of)? {
-                Target::Own(what) => Ok(Target::Own(what)),
+                of @ (Target::Own(_) | Target::Astray { .. }) => Ok(of),
                 Target::Variable { index, lanes: None } => {
                     let lanes = self.lanes_of(&self.stack[index].1, name);
                     match lanes {
@@ -632,10 +645,10 @@ impl Machine<'_> {
                 let offset = &offset + &(index * &Poly::from(i128::from(bytes)));
                 Ok(Target::Memory { base, offset, of })
             }
-            Value::Astray { base: Base::Argument(argument), why, .. } => {
+            Value::Astray { base: Base::Argument(argument), why, of } => {
                 let refusal = Refusal::caused(at, "an index that is not known before the kernel runs", &why);
                 self.trace.refused.entry(argument).or_insert(refusal);
-                Ok(Target::Own("a value from a buffer"))
+                Ok(Target::Astray { argument, of, why })
             }
             Value::Astray { base: Base::Module, .. } => {
                 Ok(Target::Memory { base: Base::Module, offset: Poly::default(), of: Type::Opaque })

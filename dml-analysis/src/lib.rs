@@ -27,7 +27,7 @@ mod value;
 
 use bound::{Bound, Sizes};
 use interpret::Trace;
-use poly::{Kind, Poly, Symbol, Term};
+use poly::{Condition, Kind, Poly, Symbol, Term};
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
@@ -168,7 +168,7 @@ impl Source {
             Parameter { name: (**name).to_owned(), kind }
         };
         let parameters = function.parameters.iter().map(parameter).collect();
-        Ok(Analysis(Arc::new(Known { text: self.text.clone(), parameters, trace })))
+        Ok(Analysis(Arc::new(Known { text: self.text.clone(), language: self.language, parameters, trace })))
     }
 }
 
@@ -245,6 +245,7 @@ pub struct Analysis(Arc<Known>);
 #[derive(Debug)]
 struct Known {
     text: String,
+    language: Language,
     parameters: Vec<Parameter>,
     trace: Trace,
 }
@@ -260,6 +261,38 @@ impl Analysis {
     #[must_use]
     pub fn is_atomic(&self, parameter: usize) -> bool {
         self.0.trace.accesses.iter().any(|access| access.argument == parameter && access.is_atomic)
+    }
+
+    /// Returns the language of the source.
+    #[must_use]
+    pub fn language(&self) -> Language {
+        self.0.language
+    }
+
+    /// Returns whether the kernel changes a buffer, as far as it is understood.
+    #[must_use]
+    pub fn writes(&self, parameter: usize) -> bool {
+        let Trace { accesses, changed, .. } = &self.0.trace;
+        let is_written = |access: &interpret::Access| access.argument == parameter && access.writes;
+        changed.contains(&parameter) || accesses.iter().any(is_written)
+    }
+
+    /// Returns whether what the kernel accesses depends on its work-groups: on their sizes or numbers, or on
+    /// the places of work-items in them.
+    #[must_use]
+    pub fn depends_on_groups(&self) -> bool {
+        let Trace { accesses, terms, facts, .. } = &self.0.trace;
+        let of = |poly: &Poly| {
+            let mut symbols = poly.products().flat_map(|(symbols, _)| symbols);
+            symbols.any(|of| matches!(of, Symbol::Group(_) | Symbol::Local(_) | Symbol::GroupSize(_)))
+        };
+        let mut depends = terms.iter().any(|term| of(&term.one) || of(&term.other));
+        let mut conditions = |all: &[Condition]| {
+            all.iter().for_each(|condition| condition.each(&mut |poly| depends |= of(poly)));
+        };
+        conditions(facts);
+        accesses.iter().for_each(|access| conditions(&access.conditions));
+        depends || accesses.iter().any(|access| of(&access.offset))
     }
 
     /// Returns the accesses in a launch.

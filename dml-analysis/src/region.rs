@@ -8,7 +8,7 @@
 //! 2. Numbers are independent of each other, except for the conditions. A condition over several numbers
 //!    bounds the forms that it is a part of.
 
-use crate::bound::{Access, Bound, Bounds, FAR, Form, Number, NumberId, Test};
+use crate::bound::{Access, Bound, Bounds, FAR, Form, Number, NumberId, Test, WILD};
 use crate::poly::{Kind, Symbol};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -26,8 +26,6 @@ pub(crate) struct Touched {
 const LAYERS: u64 = 1 << 16;
 /// Bytes between elements that are read with them. A copy of so few takes less than one more copy.
 const GAP_BYTES: u64 = 256;
-/// Beyond the numbers of 32 bits. A form that may be larger may be another number in its type.
-const WILD: i128 = 1 << 33;
 /// How often conditions are applied at most.
 const ROUNDS: usize = 4;
 /// How many conditions bound an offset at once: one for each axis.

@@ -10,6 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 mod expr;
+mod statement;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Binary {
@@ -174,6 +175,8 @@ struct Parser<'a> {
     types: HashMap<Rc<str>, Type>,
     depth: usize,
     addressed: BTreeSet<Rc<str>>,
+    /// Whether a `break` here ends a `switch`.
+    is_in_switch: bool,
 }
 
 /// What precedes the names of a declaration.
@@ -186,8 +189,7 @@ struct Specifiers {
 
 /// Parses a source.
 pub(crate) fn parse(tokens: &[Token], language: Language) -> Unit {
-    let mut parser =
-        Parser { tokens, at: 0, language, types: HashMap::new(), depth: 0, addressed: BTreeSet::new() };
+    let mut parser = Parser::new(tokens, language);
     let mut unit = Unit::default();
     while parser.at < tokens.len() {
         let start = parser.at;
@@ -202,14 +204,7 @@ pub(crate) fn parse(tokens: &[Token], language: Language) -> Unit {
 
 /// Evaluates a constant expression, such as the condition of an `#if`.
 pub(crate) fn constant(tokens: &[Token], at: Place) -> Result<i128, Refusal> {
-    let mut parser = Parser {
-        tokens,
-        at: 0,
-        language: Language::OpenCl,
-        types: HashMap::new(),
-        depth: 0,
-        addressed: BTreeSet::new(),
-    };
+    let mut parser = Parser::new(tokens, Language::OpenCl);
     let value = parser.expr()?;
     if parser.at < tokens.len() {
         return Err(Refusal::new(at, "an expression that does not end"));
@@ -252,6 +247,13 @@ fn fold(expr: &Expr) -> Option<i128> {
         }
         _ => return None,
     })
+}
+
+impl<'a> Parser<'a> {
+    fn new(tokens: &'a [Token], language: Language) -> Self {
+        let (types, addressed) = (HashMap::new(), BTreeSet::new());
+        Self { tokens, at: 0, language, types, depth: 0, addressed, is_in_switch: false }
+    }
 }
 
 impl Parser<'_> {
@@ -580,106 +582,5 @@ impl Parser<'_> {
             }
         }
         Ok(Expr { at, kind: ExprKind::List(values) })
-    }
-
-    fn block(&mut self) -> Parsed<Stmt> {
-        self.expect("{")?;
-        let mut statements = Vec::new();
-        while !self.accept("}") {
-            statements.push(self.nested(Self::statement)?);
-        }
-        Ok(Stmt::Block(statements))
-    }
-
-    fn declaration(&mut self) -> Parsed<Stmt> {
-        let specifiers = self.specifiers()?;
-        let mut variables = Vec::new();
-        while !self.accept(";") {
-            let at = self.place();
-            let (name, of) = self.declarator(&specifiers)?;
-            let first = if self.accept("=") { Some(self.initial()?) } else { None };
-            variables.push(Variable { at, name, of, first });
-            if !self.accept(",") {
-                self.expect(";")?;
-                break;
-            }
-        }
-        if specifiers.is_typedef {
-            self.types.extend(variables.drain(..).map(|variable| (variable.name, variable.of)));
-        }
-        Ok(Stmt::Declare(variables))
-    }
-
-    fn statement(&mut self) -> Parsed<Stmt> {
-        let at = self.place();
-        if self.is("{") {
-            return self.block();
-        }
-        if self.accept(";") {
-            return Ok(Stmt::Block(Vec::new()));
-        }
-        if self.accept("if") {
-            let condition = self.parenthesised()?;
-            let yes = Box::new(self.nested(Self::statement)?);
-            let no = if self.accept("else") { Some(Box::new(self.nested(Self::statement)?)) } else { None };
-            return Ok(Stmt::If(condition, yes, no));
-        }
-        if self.accept("for") {
-            self.expect("(")?;
-            let first = if self.is_declaration() {
-                self.declaration()?
-            } else if self.accept(";") {
-                Stmt::Block(Vec::new())
-            } else {
-                let first = self.expr()?;
-                self.expect(";")?;
-                Stmt::Expr(first)
-            };
-            let condition = if self.is(";") { None } else { Some(self.expr()?) };
-            self.expect(";")?;
-            let step = if self.is(")") { None } else { Some(self.expr()?) };
-            self.expect(")")?;
-            let body = Box::new(self.nested(Self::statement)?);
-            let turns = Stmt::Loop { at, condition, step, body, is_tested_first: true };
-            return Ok(Stmt::Block(vec![first, turns]));
-        }
-        if self.accept("while") {
-            let condition = Some(self.parenthesised()?);
-            let body = Box::new(self.nested(Self::statement)?);
-            return Ok(Stmt::Loop { at, condition, step: None, body, is_tested_first: true });
-        }
-        if self.accept("do") {
-            let body = Box::new(self.nested(Self::statement)?);
-            self.expect("while")?;
-            let condition = Some(self.parenthesised()?);
-            self.expect(";")?;
-            return Ok(Stmt::Loop { at, condition, step: None, body, is_tested_first: false });
-        }
-        if self.accept("return") {
-            let value = if self.is(";") { None } else { Some(self.expr()?) };
-            self.expect(";")?;
-            return Ok(Stmt::Return(value));
-        }
-        if self.accept("break") || self.accept("continue") {
-            self.expect(";")?;
-            return Ok(Stmt::Leave);
-        }
-        if ["switch", "goto", "asm", "__asm__", "case", "default"].iter().any(|word| self.is(word)) {
-            return self.unexpected("a statement that is understood");
-        }
-        // A type in parentheses behind it would be a conversion of CUDA C.
-        if self.is_declaration() && !self.is_next("(") {
-            return self.declaration();
-        }
-        let expr = self.expr()?;
-        self.expect(";")?;
-        Ok(Stmt::Expr(expr))
-    }
-
-    fn parenthesised(&mut self) -> Parsed<Expr> {
-        self.expect("(")?;
-        let expr = self.expr()?;
-        self.expect(")")?;
-        Ok(expr)
     }
 }

@@ -134,6 +134,9 @@ impl Machine<'_> {
                 Target::Lanes { .. } => {
                     return Err(Refusal::new(at, "the address of an element of a vector"));
                 }
+                Target::Astray { argument, of, why } => {
+                    Value::Astray { base: Base::Argument(argument), of, why }
+                }
                 Target::Own(_) => {
                     Value::Pointer { base: Base::Own, offset: Poly::default(), of: Type::Opaque }
                 }
@@ -457,7 +460,7 @@ impl Machine<'_> {
                 match self.target(argument)? {
                     Target::Variable { index, .. } => changed.push(index),
                     Target::Memory { base: Base::Own, .. } | Target::Own(_) => {}
-                    Target::Memory { .. } | Target::Lanes { .. } => {
+                    Target::Memory { .. } | Target::Lanes { .. } | Target::Astray { .. } => {
                         return Err(Refusal::new(argument.at, "a reference to an element of a buffer"));
                     }
                 }
@@ -509,6 +512,8 @@ impl Machine<'_> {
             let target = self.pointed(pointer.clone(), &Poly::default(), at)?;
             if let Target::Memory { base, offset, of } = target {
                 self.access((base, &offset, &of), (true, true, true), at)?;
+            } else {
+                self.store(&target, Value::unknown(at, "a value from a buffer"), at)?;
             }
             return Ok(Value::unknown(at, "the result of an atomic operation"));
         }

@@ -46,7 +46,7 @@ impl Parser<'_> {
         })
     }
 
-    fn conditional(&mut self) -> Parsed<Expr> {
+    pub(super) fn conditional(&mut self) -> Parsed<Expr> {
         let test = self.binary(0)?;
         let at = self.place();
         if !self.accept("?") {

@@ -559,6 +559,7 @@ pub(crate) const BODIES: &[(&str, &str)] = &[
     ("if (i == 17) a[0] = 1;", "a w 0..4, b -, k -"),
     ("if (i < 5) a[i] = 1;", "a w , b -, k -"),
     ("if (b[i] > 0) a[i] = 1;", "a u 64..128, b r 64..128, k -"),
+    ("if (n < 64 && b[i] > 0) return; a[i] = 1;", "a w 64..128, b r , k -"),
     ("if (b[i] > 0) a[i] = 1; else a[i] = 2;", "a w 64..128, b r 64..128, k -"),
     ("if (i > 20 && b[i] > 0) { a[i] = 1; return; } a[i] = 2;", "a w 64..128, b r 84..128, k -"),
     ("if (i > 20) { a[i] = 1; return; } a[i] = 2;", "a w 64..128, b -, k -"),
@@ -616,7 +617,19 @@ pub(crate) const BODIES: &[(&str, &str)] = &[
     ("a[i] = unknown(2.0f);", "a w 64..128, b -, k -"),
     ("atomic_add(&k[0], 1);", "a -, b -, k u 0..4"),
     ("atomic_add(&k[k[i]], 1);", "k refused"),
-    ("switch (i) { case 1: a[i] = 1; }", "refused"),
+    ("switch (i) { case 17: a[i] = 1; }", "a w 68..72, b -, k -"),
+    (
+        "switch (i) { case 17: case 18: a[i] = 1; break; default: { a[0] = b[i]; break; } case 20: return; }",
+        "a u 0..4 68..76, b r 64..128, k -",
+    ),
+    ("int q = 3; switch (k[0]) { case 1: q = 5; break; case 2: q = 7; } a[q] = 1;", "a u 12..32, b -"),
+    ("switch (i) { case 17: a[i] = 1; case 18: a[0] = 1; }", "refused"),
+    ("switch (i) { case 17: if (b[0] > 0) break; a[i] = 1; }", "refused"),
+    (
+        "for (int j = 0; j < 4; j++) switch (j) { case 1: continue; default: a[j] = 1; }",
+        "a u 0..16, b -, k -",
+    ),
+    ("switch (i) { default: for (;;) { a[i] = 1; break; } }", "a w 64..128, b -, k -"),
     ("a[i] = b[i] ; goto end; end: return;", "refused"),
     ("a[WHO] = 1;", "a refused"),
     // Assignments that are not always done.
