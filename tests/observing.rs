@@ -26,6 +26,7 @@ fn main() {
 }
 
 #[cfg(all(target_os = "linux", not(dml_loom)))]
+#[allow(clippy::single_range_in_vec_init, reason = "lists of ranges are what is tested")]
 mod tests {
     use dml::Kernel;
     use dml::arenas::launch::{self, Call, ComputeError};
@@ -83,6 +84,16 @@ mod tests {
 
     fn scattered(call: &mut Call<'_>) -> Result<(), ComputeError> {
         each(call, |at, item| at(item * item % (ITEMS * WIDTH)))
+    }
+
+    fn scatter_of(call: &mut Call<'_>) -> Result<(), ComputeError> {
+        let items = call.items();
+        let [input, out] = call.parts([0, 1])?;
+        let (input, mut out) = (input.elements::<u32>()?, out.elements_mut::<u32>()?);
+        for item in items {
+            out[item * item % ITEMS] = input[item];
+        }
+        Ok(())
     }
 
     const fn part(per_item: u64, before: i64, after: i64) -> ObservedPart {
@@ -228,22 +239,37 @@ mod tests {
     pub(super) fn observed_footprints_are_right() {
         let platform = platform();
         let (input, out) = buffers(&platform);
-        for (name, function, _) in FUNCTIONS {
-            let whole =
-                kernel(name, (&input, &out)).launchers(launch::host(&platform, *function).unwrap()).unwrap();
-            let seen = observe_footprints(&platform, &whole, ITEMS, DeviceId(0)).unwrap();
-            let footprint = |seen: &Option<Observation>, len| match seen {
-                Some(Observation::Part(part)) => part.footprint(len),
-                other => panic!("{other:?}"),
-            };
-            let reads = footprint(&seen[0].reads, input.raw().len());
-            let writes = footprint(&seen[1].writes, out.raw().len());
-            let kernel = Kernel::new(*name, 1)
-                .argument(Argument::part(&input, Access::ReadOnly, reads))
-                .argument(Argument::part(&out, Access::WriteInvalidate, writes));
+        for (name, function, reads) in FUNCTIONS {
+            let kernel = kernel(name, (&input, &out));
             let kernel = kernel.launchers(launch::host(&platform, *function).unwrap()).unwrap();
-            check_footprints(&platform, &kernel, ITEMS, DeviceId(0))
-                .unwrap_or_else(|error| panic!("{name}: {error}"));
+            let kernel = kernel.observed(&platform, ITEMS, DeviceId(0)).unwrap();
+            let [read, written] = kernel.arguments() else { panic!("two arguments") };
+            assert_eq!(
+                (read.access(), written.access()),
+                (Access::ReadOnly, Access::WriteInvalidate),
+                "{name}"
+            );
+            let bytes = reads().bytes(&(16..24), input.raw().len());
+            assert_eq!(
+                (read.ranges(16..24), written.ranges(16..24)),
+                (Ok(vec![bytes]), Ok(vec![64..96])),
+                "{name}"
+            );
+            assert_eq!(
+                check_footprints(&platform, &kernel, ITEMS, DeviceId(0)).unwrap().unseen_reads,
+                [0; 0]
+            );
         }
+        // A gather may read everything.
+        let gather = kernel("scattered", (&input, &out));
+        let gather = gather.launchers(launch::host(&platform, scattered).unwrap()).unwrap();
+        let gather = gather.observed(&platform, ITEMS, DeviceId(0)).unwrap();
+        assert_eq!(gather.arguments()[0].ranges(16..24), Ok(vec![0..input.raw().len()]));
+        // Where packages write is not understood.
+        let scatter = kernel("scatter", (&input, &out));
+        let scatter = scatter.launchers(launch::host(&platform, scatter_of).unwrap()).unwrap();
+        let unknown = scatter.observed(&platform, ITEMS, DeviceId(0)).unwrap_err().to_string();
+        let expected = "observed: reads nothing; writes no part that grows with the items, such as bytes ";
+        assert!(unknown.contains("kernel scatter, argument 1 (") && unknown.contains(expected), "{unknown}");
     }
 }

@@ -124,6 +124,18 @@ pub enum CheckError {
     /// The kernel departs from a footprint.
     #[error("{0}")]
     Wrong(Box<Wrong>),
+    /// Packages write a part of a buffer that is not understood.
+    #[error("kernel {kernel}, argument {argument} ({buffer}): observed: {seen}")]
+    Unknown {
+        /// The kernel's name.
+        kernel: String,
+        /// The position among all arguments of the kernel, from 0.
+        argument: usize,
+        /// The argument's buffer, with its label.
+        buffer: BufferName,
+        /// What packages do with it.
+        seen: Box<Observed>,
+    },
     /// The device does not run the kernel by a launcher. A variant cannot receive copies of its buffers.
     #[error("kernel {kernel} has no launcher for device {device}")]
     NoLauncher {

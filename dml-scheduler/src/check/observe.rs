@@ -11,10 +11,11 @@
 
 use super::runs::{Check, Run, differences};
 use super::values::{Outside, WAYS};
-use super::{CheckError, prepared};
+use super::{CheckError, check_footprints, prepared};
 use crate::base::package::{Package, UnitId};
 use crate::kernel::{Argument, Footprint, Kernel};
-use dml_core::{DeviceId, Platform};
+use dml_core::{Access, DeviceId, LaunchArg, Platform};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 
@@ -82,6 +83,78 @@ pub struct Observed {
     pub reads: Option<Observation>,
     /// The part that is written; `None` if none is.
     pub writes: Option<Observation>,
+    /// Whether packages write every element of that part, and none of the buffer has an effect.
+    pub overwrites: bool,
+}
+
+impl Observed {
+    /// Returns access and footprint for a buffer of `len` bytes: the whole buffer for reads that no line
+    /// describes, `None` for such writes.
+    ///
+    /// A buffer without any effect is read completely: it may have one with other contents.
+    #[must_use]
+    pub fn part(&self, len: u64) -> Option<(Access, Footprint)> {
+        let part = match (&self.reads, &self.writes) {
+            (None | Some(Observation::Unknown { .. }), None) => {
+                return Some((Access::ReadOnly, Footprint::Whole));
+            }
+            (Some(Observation::Part(reads)), None) => return Some((Access::ReadOnly, reads.footprint(len))),
+            (None, Some(Observation::Part(writes))) => writes.footprint(len),
+            (Some(Observation::Part(reads)), Some(Observation::Part(writes))) => {
+                let both = (reads.clone(), writes.clone());
+                Footprint::of_ranges(move |items| vec![both.0.bytes(&items, len), both.1.bytes(&items, len)])
+            }
+            _ => return None,
+        };
+        Some((if self.overwrites { Access::WriteInvalidate } else { Access::ReadWrite }, part))
+    }
+}
+
+impl Kernel {
+    /// Returns the kernel with the accesses and footprints that [`observe_footprints`] sees and
+    /// [`check_footprints`](super::check_footprints) confirms: for a function without a source, or one whose
+    /// indices depend on data. Reductions stay.
+    ///
+    /// ```no_run
+    /// # use dml_core::{Buffer, DeviceId, Launcher, Platform};
+    /// # use dml_scheduler::Kernel;
+    /// # fn example(platform: &Platform, launcher: impl Launcher + 'static, [from, to]: [&Buffer<f32>; 2])
+    /// # -> Result<Kernel, Box<dyn std::error::Error>> {
+    /// let gpu = platform.device("gpu:0")?;
+    /// // The declared parts do not matter.
+    /// let blur = Kernel::new("blur", 64).read_all(from).read_write_all(to).launchers([(gpu, launcher)])?;
+    /// Ok(blur.observed(platform, 1 << 20, gpu)?)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`CheckError::Unknown`] for a part that is written and not understood; otherwise as
+    /// [`check_footprints`](super::check_footprints).
+    pub fn observed(mut self, platform: &Platform, items: u64, device: DeviceId) -> Result<Self, CheckError> {
+        for seen in observe_footprints(platform, &self, items, device)? {
+            let index = seen.argument;
+            let of = self.signature();
+            let Some(LaunchArg::Buffer { buffer, .. }) = of.get(index) else { continue };
+            let (access, footprint) = seen.part(buffer.len()).ok_or_else(|| CheckError::Unknown {
+                kernel: self.name().to_owned(),
+                argument: index,
+                buffer: buffer.name(),
+                seen: Box::new(seen.clone()),
+            })?;
+            let set = self.set_footprint(index, access, footprint);
+            debug_assert!(set.is_ok(), "it is a buffer, and no reduction");
+        }
+        check_footprints(platform, &self, items, device)?;
+        Ok(self)
+    }
+}
+
+impl fmt::Display for Observed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let said =
+            |seen: &Option<Observation>| seen.as_ref().map_or("nothing".to_owned(), ToString::to_string);
+        write!(f, "reads {}; writes {}", said(&self.reads), said(&self.writes))
+    }
 }
 
 /// A part that was seen.
@@ -147,11 +220,10 @@ pub fn observe_footprints(
             let parts: Vec<_> = seen.iter().map(|touched| which(&touched[copy]).clone()).collect();
             fitted(&packages, &parts, len)
         };
-        Observed {
-            argument: kernel.position(index),
-            reads: of(|touched| &touched.reads),
-            writes: of(|touched| &touched.writes),
-        }
+        let (reads, writes) = (of(|touched| &touched.reads), of(|touched| &touched.writes));
+        let overwrites =
+            reads.is_none() && writes.is_some() && seen.iter().all(|touched| touched[copy].is_full);
+        Observed { argument: kernel.position(index), reads, writes, overwrites }
     });
     Ok(observed.collect())
 }
@@ -161,6 +233,8 @@ pub fn observe_footprints(
 struct Touched {
     reads: Option<Range<u64>>,
     writes: Option<Range<u64>>,
+    /// Whether every element of the written range changes in some run.
+    is_full: bool,
 }
 
 /// Returns packages of several sizes at several places, of which the first ones are in the middle.
@@ -197,19 +271,18 @@ fn of_package(check: &Check<'_>, items: &Range<u64>) -> Result<Vec<Touched>, Che
         let moved = (0..WAYS).map(|way| run(Outside::Below { way, copy, byte }));
         let moved: Vec<Run> = moved.collect::<Result<_, _>>()?;
         let runs = std::iter::once(&first).chain(&moved);
-        let writes = hull(runs.flat_map(|run| differences(&run.before[copy], &run.after[copy])));
+        let changed: BTreeSet<u64> =
+            runs.flat_map(|run| differences(&run.before[copy], &run.after[copy])).collect();
+        let writes = changed.first().zip(changed.last()).map(|(first, last)| *first..*last + 1);
         let reads = check.read(copy, &first, &moved, &run)?;
         let unit = copied.unit;
         let whole = |bytes: Range<u64>| bytes.start / unit * unit..bytes.end.next_multiple_of(unit).min(byte);
-        all.push(Touched { reads, writes: writes.map(whole) });
+        let writes = writes.map(whole);
+        let elements = changed.iter().map(|byte| byte / unit).collect::<BTreeSet<_>>().len() as u64;
+        let is_full = writes.as_ref().is_none_or(|of| (of.end - of.start).div_ceil(unit) == elements);
+        all.push(Touched { reads, writes, is_full });
     }
     Ok(all)
-}
-
-fn hull(bytes: impl Iterator<Item = u64>) -> Option<Range<u64>> {
-    bytes.fold(None, |hull: Option<Range<u64>>, byte| {
-        Some(hull.map_or(byte..byte + 1, |hull| hull.start.min(byte)..hull.end.max(byte + 1)))
-    })
 }
 
 /// Returns the part that packages have in common, if there is one that describes all.

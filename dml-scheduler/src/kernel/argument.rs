@@ -73,6 +73,11 @@ impl Argument {
         (self.buffer, self.part) = whole_or_part(region);
     }
 
+    /// Changes the access and the footprint.
+    pub(super) fn set_footprint(&mut self, access: Access, footprint: Footprint) {
+        (self.access, self.footprint, self.parameters) = (access, footprint, Arc::default());
+    }
+
     /// Returns the same argument for another buffer, without its reduction.
     pub(crate) fn of_buffer(&self, buffer: &RawBuffer) -> Self {
         Self { buffer: buffer.clone(), reduction: None, part: None, ..self.clone() }
@@ -144,7 +149,8 @@ impl Argument {
     }
 
     /// Returns whether the argument is a reduction.
-    pub(crate) fn is_reduced(&self) -> bool {
+    #[must_use]
+    pub fn is_reduced(&self) -> bool {
         self.reduction.is_some()
     }
 
@@ -180,9 +186,7 @@ impl Argument {
     pub fn ranges(&self, items: Range<u64>) -> Result<Vec<Range<u64>>, FootprintFault> {
         let mut scalars = Vec::new();
         if !self.parameters.is_empty() {
-            let package = Package::new(items.clone(), UnitId(0), 0);
-            let of = || self.parameters.iter().filter_map(|parameter| parameter.scalar(&package)).collect();
-            scalars = footprint::asked(of)?;
+            scalars = self::scalars(&self.parameters, items.clone())?;
         }
         self.footprint.ranges_of(items, &scalars, self.buffer.len())
     }
@@ -194,6 +198,12 @@ impl Argument {
         let Ok(ranges) = self.ranges(package.range()) else { return true };
         ranges.into_iter().all(|bytes| self.buffer_of(package).is_readable(bytes).unwrap_or(true))
     }
+}
+
+/// Returns the scalars of a launch of some items.
+pub(super) fn scalars(parameters: &[Parameter], items: Range<u64>) -> Result<Vec<Scalar>, FootprintFault> {
+    let package = Package::new(items, UnitId(0), 0);
+    footprint::asked(|| parameters.iter().filter_map(|parameter| parameter.scalar(&package)).collect())
 }
 
 /// A scalar that is computed for each package.

@@ -31,7 +31,8 @@ impl Kernel {
                 continue;
             }
             let told = guarded(|| {
-                let told = launcher.check(&self.samples()).and_then(|()| launcher.check_groups(&self.shape));
+                let told =
+                    launcher.check(&self.signature()).and_then(|()| launcher.check_groups(&self.shape));
                 told.map_err(|misfit| misfit.to_string())
             });
             let told = told.unwrap_or_else(|message| Err(format!("the launcher panicked: {message}")));

@@ -330,6 +330,26 @@ impl Kernel {
         Ok(())
     }
 
+    /// Changes the access to a buffer, and which part of it a package touches. `index` counts all arguments,
+    /// in the order in which they were added.
+    ///
+    /// # Errors
+    /// As [`set_buffer`](Self::set_buffer).
+    pub fn set_footprint(
+        &mut self,
+        index: usize,
+        access: Access,
+        footprint: Footprint,
+    ) -> Result<(), Misfit> {
+        let place = match self.parameters.get(index) {
+            Some(Parameter::Buffer(place)) if !self.arguments[*place].is_reduced() => *place,
+            _ => return Err(self.unlike(index, "a part of a buffer".to_owned())),
+        };
+        self.arguments[place].set_footprint(access, footprint);
+        self.tell();
+        Ok(())
+    }
+
     /// Returns the error for a new value that an argument cannot have.
     fn unlike(&self, index: usize, given: String) -> Misfit {
         let kernel = self.name.clone();
@@ -401,7 +421,7 @@ impl Kernel {
         mut self,
         launchers: impl IntoIterator<Item = (DeviceId, L)>,
     ) -> Result<Self, Misfit> {
-        let samples = self.samples();
+        let samples = self.signature();
         for (device, launcher) in launchers {
             launcher.check(&samples)?;
             launcher.check_groups(&self.shape)?;
@@ -411,8 +431,10 @@ impl Kernel {
         Ok(self)
     }
 
-    /// Returns an argument of the right kind for each position of the signature.
-    fn samples(&self) -> Vec<LaunchArg> {
+    /// Returns an argument of the right kind for each position of the signature, without the ranges and
+    /// scalars of a package.
+    #[must_use]
+    pub fn signature(&self) -> Vec<LaunchArg> {
         let sample =
             |parameter: &Parameter| parameter.argument(&self.arguments, None).expect("no footprint runs");
         self.parameters.iter().map(sample).collect()
@@ -449,7 +471,8 @@ impl Kernel {
     }
 
     /// Returns whether one device computes all items in one package.
-    pub(crate) fn is_undivided(&self) -> bool {
+    #[must_use]
+    pub fn is_undivided(&self) -> bool {
         self.is_undivided
     }
 
@@ -462,6 +485,15 @@ impl Kernel {
     /// Returns the devices that can run the kernel.
     pub fn devices(&self) -> impl Iterator<Item = DeviceId> + '_ {
         self.devices.iter().map(|(device, _)| *device)
+    }
+
+    /// Returns the scalars of a launch of some items, as footprints get them
+    /// ([`of_launch`](Footprint::of_launch)).
+    ///
+    /// # Errors
+    /// [`FootprintFault::Panicked`] if a function of a scalar panics.
+    pub fn scalars(&self, items: Range<u64>) -> Result<Vec<Scalar>, FootprintFault> {
+        argument::scalars(&self.parameters, items)
     }
 
     /// Returns how a device runs the kernel.
@@ -517,7 +549,8 @@ impl Kernel {
     }
 
     /// Returns the layout of the work-items of an item.
-    pub(crate) fn shape(&self) -> ItemShape {
+    #[must_use]
+    pub fn shape(&self) -> ItemShape {
         self.shape
     }
 
