@@ -129,10 +129,9 @@
 //! # }
 //! ```
 //!
-//! Footprints need not be written by hand. [`app::derived`] gives an argument the access and the footprint
-//! that the kernel's source in OpenCL C or CUDA C proves.
-//! [`observe_footprints`](scheduler::observe_footprints) finds those of functions and of compiled kernels, by
-//! running them on modified copies.
+//! Footprints need not be written by hand. [`app::analysed`] gives a kernel's arguments the accesses and
+//! footprints that its source in OpenCL C or CUDA C proves. [`Kernel::observed`] finds those of functions and
+//! of compiled kernels, by running them on modified copies.
 //!
 //! # Repeat a step over several devices
 //!

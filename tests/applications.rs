@@ -353,6 +353,60 @@ fn parts_of_every_form_give_what_one_device_gives() {
 }
 
 /// What is wrong with a source or its arguments is told with the place in the application file.
+const GATHER: &str = r#"
+name = "gather"
+
+[parameters]
+count = 4096
+
+[arrays]
+at = { type = "uint", shape = ["count"], from = { random = 1 } }
+table = { type = "float", shape = ["count"], from = { random = 2 } }
+out = { type = "float", shape = ["count"] }
+
+[kernels.look]
+opencl = "look.cl"
+items = { x = "count" }
+arguments = [{ array = "at" }, { array = "table" }, { array = "out" }, { uint = "count" }]
+
+[[run]]
+kernel = "look"
+"#;
+
+#[test]
+fn declared_parts_that_no_source_proves_are_checked_once() {
+    let Some(scene) = Scene::new("app-gather") else { return };
+    let source =
+        "kernel void look(global const uint *at, global const float *table, global float *out, uint n) {
+        uint i = get_global_id(0);
+        if (i < n) out[i] = table[INDEX];
+    }";
+    let declared = |index: &str, part: &str| {
+        scene.write("look.cl", source.replace("INDEX", index));
+        let table = format!("{{ array = \"table\", reads = \"{part}\" }}");
+        scene.write("gather.toml", GATHER.replace("{ array = \"table\" }", &table))
+    };
+    let notes = |path: &str| {
+        let output = scene.dml(&["run", path]);
+        let said = String::from_utf8(output.stderr).expect("text");
+        assert!(output.status.success(), "{said}");
+        said
+    };
+    let wrong = declared("at[i] % n", "elements");
+    let told = scene.refused(&["run", &wrong]);
+    assert!(told.contains("gather.toml:15:32: kernel look on "), "{told}");
+    assert!(told.contains(" of array table is read, and is not in its part"), "{told}");
+    assert!(scene.dml(&["run", &wrong, "--unchecked"]).status.success());
+    // What may be anywhere is within all.
+    assert_eq!(notes(&declared("at[i] % n", "whole")), "");
+    let path = declared("i / 32 * 32 + at[i] % 32", "elements");
+    assert!(notes(&path).contains("first checking declared parts of look, which the source does not prove"));
+    assert_eq!(notes(&path), "");
+    // Another source is checked again.
+    let path = declared("i / 32 * 32 + at[i] % 16", "elements");
+    assert!(notes(&path).contains("first checking"));
+}
+
 #[test]
 fn what_does_not_fit_a_function_is_told_with_its_place() {
     let Some(scene) = Scene::new("app-misfit") else { return };

@@ -179,14 +179,20 @@ impl Application {
     /// Returns the declared parts that contradict the kernels' sources, each with its place in the file.
     ///
     /// The analysis of a source may find more than is touched, such as under a condition on data. So these
-    /// are no mistakes.
+    /// are no mistakes: [`Prepared::check_parts`](crate::Prepared::check_parts) finds those.
     #[must_use]
     pub fn contradictions(&self) -> Vec<Fault> {
-        self.plan
-            .kernels
-            .iter()
-            .flat_map(|kernel| derive::contradictions(kernel, &self.plan.arrays))
-            .collect()
+        let doubts = |kernel| derive::doubts(kernel, &self.plan.arrays);
+        self.plan.kernels.iter().flat_map(doubts).flatten().collect()
+    }
+
+    /// Returns the names of the kernels with a declared part that their sources do not prove: one that is
+    /// contradicted, or in which an index depends on data.
+    #[must_use]
+    pub fn unproven(&self) -> Vec<&str> {
+        let divided = self.plan.kernels.iter().filter(|kernel| !kernel.is_undivided);
+        let unproven = divided.filter(|kernel| !derive::doubts(kernel, &self.plan.arrays).is_empty());
+        unproven.map(|kernel| &*kernel.name).collect()
     }
 
     /// Returns the files that the application reads: itself, its sources and its inputs.

@@ -10,10 +10,11 @@ use crate::fault::Fault;
 use crate::part::{AXES, Along, Part};
 use crate::plan::{ArgumentPlan, ArrayPlan, Code, KernelPlan, VariantPlan, gcd};
 use dml_analysis::{Access as Found, Analysis, Language, Launch, Launched, ParameterKind, Refusal, Source};
-use dml_core::{Access, DeviceKind, Region, Scalar};
-use dml_scheduler::{Argument, Footprint};
+use dml_core::{Access, DeviceKind, Scalar};
+use dml_scheduler::{Footprint, FootprintFault};
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::Hash;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
@@ -71,6 +72,12 @@ pub enum DeriveError {
         /// The function.
         function: String,
     },
+    /// The kernel asks for its work-groups, whose size each framework chooses.
+    #[error("the kernel asks for its work-groups, which have no size: expected a local size")]
+    Groups,
+    /// A scalar cannot be computed.
+    #[error(transparent)]
+    Scalar(#[from] FootprintFault),
     /// The kernel does not touch the buffer.
     #[error("the kernel does not touch it")]
     Untouched,
@@ -78,63 +85,20 @@ pub enum DeriveError {
 
 impl DeriveError {
     /// Returns the mistake in a file, with what is expected.
-    pub(crate) fn told(&self, array: &str) -> String {
+    pub(crate) fn told(&self, array: &str, is_only_read: bool) -> String {
         let told = format!("what items touch of {array} is not derived: {self}");
         match self {
             Self::Atomic { .. } | Self::Shared { .. } => told,
+            Self::Refused { .. } if is_only_read => {
+                told + "; expected a part that is read, such as `reads = \"whole\"`"
+            }
             _ => told + "; expected one of `reads`, `writes`, `updates` and `reduces`",
         }
     }
 }
 
-/// Returns an argument whose access and part the kernel's source gives.
-///
-/// `parameter` is the position of the buffer among the kernel's parameters. A package's part is computed when
-/// it is asked for.
-///
-/// ```
-/// use dml_analysis::{Language, Launch, Source};
-/// use dml_core::{Access, Platform};
-/// # fn example(platform: &Platform) -> Result<(), Box<dyn std::error::Error>> {
-/// let source = "kernel void blur(global const float *from, global float *to, uint n) {
-///     uint i = get_global_id(0);
-///     to[i] = i > 0 && i + 1 < n ? (from[i - 1] + from[i] + from[i + 1]) / 3 : from[i];
-/// }";
-/// let blur = Source::new(source, Language::OpenCl, &[]).kernel("blur")?;
-/// let n = 1 << 20;
-/// let integers = vec![None, None, Some(n)];
-/// let launched = blur.launch(&Launch { sizes: [n as u64, 1, 1], group: [64, 1, 1], axis: 0, integers });
-/// let (from, to) = (platform.buffer::<f32>(n as u64).build()?, platform.buffer::<f32>(n as u64).build()?);
-/// let from = dml_app::derived(&launched, 0, &from)?;
-/// assert_eq!(from.access(), Access::ReadOnly);
-/// assert_eq!(from.ranges(64..128)?, [63 * 4..129 * 4]);
-/// assert_eq!(dml_app::derived(&launched, 1, &to)?.access(), Access::WriteInvalidate);
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-/// [`DeriveError`] if the part is unknown, or if packages change the same bytes.
-pub fn derived(launched: &Launched, parameter: usize, region: &impl Region) -> Result<Argument, DeriveError> {
-    let analysis = launched.analysis();
-    is_derivable(&analysis, parameter)?;
-    let variant = OfVariant {
-        kind: None,
-        language: Language::OpenCl,
-        place: String::new(),
-        launched: launched.clone(),
-        parameter,
-        group: launched.group(),
-        tile: 1,
-    };
-    let bytes = region.buffer().len();
-    let derived = Derived::new(vec![Arc::new(variant)], bytes, launched.items(), Divided::ByPackages)?;
-    let access = derived.access();
-    Ok(Argument::part(region, access, Footprint::of_ranges(move |items| derived.ranges(&items))))
-}
-
 /// Checks that a parameter is a buffer that packages change without atomics.
-fn is_derivable(analysis: &Analysis, parameter: usize) -> Result<(), DeriveError> {
+pub(crate) fn is_derivable(analysis: &Analysis, parameter: usize) -> Result<(), DeriveError> {
     let found = analysis.parameters().get(parameter);
     let name = found.map_or_else(|| parameter.to_string(), |found| found.name.clone());
     if !found.is_some_and(|found| matches!(found.kind, ParameterKind::Buffer { .. })) {
@@ -166,7 +130,7 @@ pub(crate) struct Derived {
     /// The bytes of the array.
     bytes: u64,
     access: Access,
-    known: Mutex<HashMap<Range<u64>, Vec<Range<u64>>>>,
+    known: Cache<Range<u64>>,
 }
 
 /// A variant's source in a language.
@@ -210,21 +174,15 @@ impl Derived {
         items: u64,
         divided: Divided,
     ) -> Result<Self, DeriveError> {
-        let mut access = None;
-        for variant in &variants {
-            let found = match variant.part(&(0..items), bytes)?.access {
-                Found::None => continue,
-                Found::Reads => Access::ReadOnly,
-                Found::Overwrites => Access::WriteInvalidate,
-                Found::Updates => Access::ReadWrite,
-            };
-            access = Some(match access {
-                Some(known) if known != found => Access::ReadWrite,
-                _ => found,
-            });
+        let mut derived = Self { variants, bytes, access: Access::ReadOnly, known: Cache::default() };
+        let mut found = Vec::new();
+        for package in derived.packages(items).iter().chain([&(0..items)]) {
+            for variant in &derived.variants {
+                found.push(variant.part(package, bytes)?.access);
+            }
         }
-        let access = access.ok_or(DeriveError::Untouched)?;
-        let derived = Self { variants, bytes, access, known: Mutex::default() };
+        let access = of_all(found).ok_or(DeriveError::Untouched)?;
+        derived.access = access;
         if access.writes() && divided == Divided::ByPackages {
             derived.check_divisible(items)?;
         }
@@ -244,19 +202,13 @@ impl Derived {
             })
         });
         let variants = variants.cloned().collect();
-        let own = Self { variants, bytes: self.bytes, access: self.access, known: Mutex::default() };
+        let own = Self { variants, bytes: self.bytes, access: self.access, known: Cache::default() };
         Footprint::of_ranges(move |items| own.ranges(&items))
     }
 
-    /// Returns up to [`NAMED`] packages, each of as few items as possible.
+    /// Returns packages of as few items as possible.
     fn packages(&self, items: u64) -> Vec<Range<u64>> {
-        let grain = self.grain();
-        let count = items.div_ceil(grain);
-        let step = count.div_ceil(NAMED as u64).max(1) as usize;
-        let ends = (0..count).step_by(step).chain(count.checked_sub(1));
-        let mut packages: Vec<_> = ends.map(|at| at * grain..((at + 1) * grain).min(items)).collect();
-        packages.dedup();
-        packages
+        samples(items, self.grain())
     }
 
     /// Returns how a declared part contradicts the source, if it does.
@@ -309,17 +261,10 @@ impl Derived {
 
     /// Returns the bytes that items touch.
     pub(crate) fn ranges(&self, items: &Range<u64>) -> Vec<Range<u64>> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(ranges) = known.get(items) {
-            return ranges.clone();
-        }
-        let parts = self.variants.iter().filter_map(|variant| variant.part(items, self.bytes).ok());
-        let ranges = joined(parts.flat_map(|part| part.bytes).collect());
-        if known.len() >= KEPT {
-            known.clear();
-        }
-        known.insert(items.clone(), ranges.clone());
-        ranges
+        self.known.get(items.clone(), || {
+            let parts = self.variants.iter().filter_map(|variant| variant.part(items, self.bytes).ok());
+            joined(parts.flat_map(|part| part.bytes).collect())
+        })
     }
 }
 
@@ -360,6 +305,53 @@ fn fitted(
     is_it.then_some(along)
 }
 
+/// Returns up to [`NAMED`] packages of `grain` items, and the last one.
+pub(crate) fn samples(items: u64, grain: u64) -> Vec<Range<u64>> {
+    let count = items.div_ceil(grain);
+    let step = count.div_ceil(NAMED as u64).max(1) as usize;
+    let ends = (0..count).step_by(step).chain(count.checked_sub(1));
+    let mut packages: Vec<_> = ends.map(|at| at * grain..((at + 1) * grain).min(items)).collect();
+    packages.dedup();
+    packages
+}
+
+/// Returns the access of all packages, or `None` if they touch nothing.
+pub(crate) fn of_all(found: impl IntoIterator<Item = Found>) -> Option<Access> {
+    let accesses = found.into_iter().filter_map(|found| match found {
+        Found::None => None,
+        Found::Reads => Some(Access::ReadOnly),
+        Found::Overwrites => Some(Access::WriteInvalidate),
+        Found::Updates => Some(Access::ReadWrite),
+    });
+    accesses.reduce(|one, other| if one == other { one } else { Access::ReadWrite })
+}
+
+/// Ranges that are computed once.
+#[derive(Debug)]
+pub(crate) struct Cache<K>(Mutex<HashMap<K, Vec<Range<u64>>>>);
+
+impl<K> Default for Cache<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Eq + Hash> Cache<K> {
+    pub(crate) fn get(&self, key: K, ranges: impl FnOnce() -> Vec<Range<u64>>) -> Vec<Range<u64>> {
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ranges) = known().get(&key) {
+            return ranges.clone();
+        }
+        let ranges = ranges();
+        let mut known = known();
+        if known.len() >= KEPT {
+            known.clear();
+        }
+        known.insert(key, ranges.clone());
+        ranges
+    }
+}
+
 /// Sorts ranges, and joins those that touch.
 fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
@@ -374,7 +366,7 @@ fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
 }
 
 /// Returns the integer that a scalar is, if it is one.
-fn integer(scalar: Scalar) -> Option<i128> {
+pub(crate) fn integer(scalar: Scalar) -> Option<i128> {
     macro_rules! of_any {
         ($($of:ty),*) => { None$(.or_else(|| <$of>::try_from(scalar).ok().map(i128::from)))* };
     }
@@ -411,6 +403,11 @@ impl<'a> Analyses<'a> {
     /// # Errors
     /// Why it cannot be derived.
     pub(crate) fn part(&self, argument: usize, array: &ArrayPlan) -> Result<Derived, DeriveError> {
+        let divided = if self.kernel.is_undivided { Divided::Never } else { Divided::ByPackages };
+        self.derived(argument, array, divided)
+    }
+
+    fn derived(&self, argument: usize, array: &ArrayPlan, divided: Divided) -> Result<Derived, DeriveError> {
         let bytes = array.elements() * array.element.bytes();
         let variants: Vec<_> = self
             .variants
@@ -421,8 +418,22 @@ impl<'a> Analyses<'a> {
             return Err(DeriveError::NoFunction { function: self.kernel.default.function.clone() });
         }
         let items = self.kernel.items[self.kernel.axis];
-        let divided = if self.kernel.is_undivided { Divided::Never } else { Divided::ByPackages };
         Derived::new(variants, bytes, items, divided)
+    }
+
+    /// Returns whether no variant changes the argument at this position, as far as they are understood.
+    pub(crate) fn is_only_read(&self, argument: usize) -> bool {
+        self.variants.iter().all(|(_, _, language, analysis)| {
+            let parameter = self.parameters(*language, argument).count();
+            analysis.as_ref().is_ok_and(|analysis| !analysis.writes(parameter))
+        })
+    }
+
+    /// Returns the first arguments, without those that are no parameters in this language.
+    fn parameters(&self, language: Language, count: usize) -> impl Iterator<Item = &ArgumentPlan> {
+        let arguments = self.kernel.arguments[..count].iter().map(|(plan, _)| plan);
+        // Local memory is no parameter in CUDA C.
+        arguments.filter(move |plan| language == Language::OpenCl || !matches!(plan, ArgumentPlan::Local(_)))
     }
 
     fn of_variant(
@@ -431,12 +442,9 @@ impl<'a> Analyses<'a> {
         argument: usize,
     ) -> Result<OfVariant, DeriveError> {
         let analysis = analysis.as_ref().map_err(Clone::clone)?;
-        // Local memory is no parameter in CUDA C.
-        let is_parameter =
-            |plan: &ArgumentPlan| *language == Language::OpenCl || !matches!(plan, ArgumentPlan::Local(_));
-        let arguments = self.kernel.arguments.iter().map(|(plan, _)| plan);
-        let parameter = arguments.clone().take(argument).filter(|plan| is_parameter(plan)).count();
-        let integers = arguments.filter(|plan| is_parameter(plan)).map(|plan| match plan {
+        let parameter = self.parameters(*language, argument).count();
+        let arguments = self.kernel.arguments.len();
+        let integers = self.parameters(*language, arguments).map(|plan| match plan {
             ArgumentPlan::Scalar(scalar) => integer(*scalar),
             _ => None,
         });
@@ -462,8 +470,8 @@ impl<'a> Analyses<'a> {
     }
 }
 
-/// Returns the declared parts of a kernel that contradict its source, each with its place.
-pub(crate) fn contradictions(kernel: &KernelPlan, arrays: &[ArrayPlan]) -> Vec<Fault> {
+/// Returns the declared parts of a kernel that its source does not prove: for each, what contradicts it.
+pub(crate) fn doubts(kernel: &KernelPlan, arrays: &[ArrayPlan]) -> Vec<Option<Fault>> {
     let analyses = Analyses::of(kernel);
     let items = kernel.items[kernel.axis];
     let declared =
@@ -473,15 +481,24 @@ pub(crate) fn contradictions(kernel: &KernelPlan, arrays: &[ArrayPlan]) -> Vec<F
             }
             _ => None,
         });
-    let contradictions = declared.filter_map(|(index, array, declared, place)| {
-        // What is not derived says nothing.
-        let derived = analyses.part(index, array).ok()?;
-        let why = derived.contradiction(declared, array, items)?;
-        let message =
-            format!("what items touch of {} is declared otherwise than the source says: {why}", array.name);
-        Some(Fault { message, ..place.clone() })
+    let doubts = declared.filter_map(|(index, array, declared, place)| {
+        match analyses.derived(index, array, Divided::Never) {
+            Err(DeriveError::Untouched) => None,
+            // All of it may be read.
+            Err(_) if matches!(declared, (Access::ReadOnly, Part::Whole)) && analyses.is_only_read(index) => {
+                None
+            }
+            Err(_) => Some(None),
+            Ok(derived) => derived.contradiction(declared, array, items).map(|why| {
+                let message = format!(
+                    "what items touch of {} is declared otherwise than the source says: {why}",
+                    array.name
+                );
+                Some(Fault { message, ..place.clone() })
+            }),
+        }
     });
-    contradictions.collect()
+    doubts.collect()
 }
 
 /// Analyses a function; none if the source does not define it.

@@ -27,6 +27,7 @@
     allow(dead_code, reason = "without a framework no source is compiled")
 )]
 
+mod analysed;
 mod application;
 mod arrays;
 mod data;
@@ -43,8 +44,9 @@ mod prepared;
 mod resolve;
 mod schema;
 
+pub use analysed::{AnalysedError, analysed};
 pub use application::{Application, Changes, DerivedPart};
-pub use derive::{DeriveError, derived};
+pub use derive::DeriveError;
 pub use error::ApplicationError;
 pub use fault::{Fault, Faults};
 pub use prepared::{KernelRuns, Outcome, Prepared, Profile, Repeated};

@@ -9,6 +9,7 @@
 
 use crate::arrays::{self, Array};
 use crate::error::ApplicationError;
+use crate::fault::Fault;
 use crate::launch;
 use crate::plan::{ArgumentPlan, ArrayPlan, KernelPlan, Plan, StepPlan, Until, gcd};
 use dml_core::{AcquireError, Buffer, DeviceId, Launcher, Platform};
@@ -321,26 +322,42 @@ impl Prepared {
         Ok(Profile { kernel, items, measured, shares, is_balanced })
     }
 
-    /// Checks that kernels touch only the declared parts of arrays, by launches on changed copies of the
-    /// first contents ([`check_footprints`]). Returns the kernels and arrays of which wrong reads cannot be
-    /// seen, because all elements are equal.
+    /// Checks that these kernels touch only their parts of arrays, by launches on changed copies of the
+    /// first contents ([`check_footprints`]). Returns what cannot be checked: reads of arrays whose elements
+    /// are all equal, and kernels that give other results each time.
     ///
     /// Undivided kernels are not checked.
     ///
     /// # Errors
     /// [`ApplicationError::Parts`] with the first departure.
-    pub fn check_parts(&mut self) -> Result<Vec<(String, String)>, ApplicationError> {
+    pub fn check_parts(&mut self, is_meant: impl Fn(&str) -> bool) -> Result<Vec<Fault>, ApplicationError> {
         self.reset()?;
         let plan = self.plan.clone();
         let mut unseen = Vec::new();
-        for (index, of_kernel) in plan.kernels.iter().enumerate().filter(|(_, kernel)| !kernel.is_undivided) {
+        let kernels = plan.kernels.iter().enumerate();
+        let is_checked = |kernel: &KernelPlan| !kernel.is_undivided && is_meant(&kernel.name);
+        for (index, of_kernel) in kernels.filter(|(_, kernel)| is_checked(kernel)) {
             let (kernel, items) = self.kernel(index)?;
             for &device in &self.devices {
-                let checked = check_footprints(&self.platform, &kernel, items, device);
-                let checked = checked.map_err(|cause| parts(of_kernel, &plan.arrays, cause))?;
+                let checked = match check_footprints(&self.platform, &kernel, items, device) {
+                    Err(CheckError::Wrong(wrong)) if wrong.how == Departure::Differs => {
+                        unseen.push(parts(of_kernel, &plan.arrays, CheckError::Wrong(wrong)).0);
+                        continue;
+                    }
+                    checked => checked.map_err(|cause| {
+                        let (place, cause) = parts(of_kernel, &plan.arrays, cause);
+                        ApplicationError::Parts { place, cause: Box::new(cause) }
+                    })?,
+                };
                 for argument in checked.unseen_reads {
-                    if let Some((ArgumentPlan::Array { array, .. }, _)) = of_kernel.arguments.get(argument) {
-                        unseen.push((of_kernel.name.clone(), plan.arrays[*array].name.clone()));
+                    if let Some((ArgumentPlan::Array { array, .. }, place)) =
+                        of_kernel.arguments.get(argument)
+                    {
+                        let (kernel, array) = (&of_kernel.name, &plan.arrays[*array].name);
+                        let why = "all its first elements are equal (give it random ones by `from`)";
+                        let message =
+                            format!("what kernel {kernel} reads of {array} cannot be checked: {why}");
+                        unseen.push(Fault { message, ..place.clone() });
                     }
                 }
             }
@@ -674,8 +691,8 @@ fn misfit(plan: &KernelPlan, cause: dml_core::Misfit) -> ApplicationError {
     ApplicationError::Misfit(place)
 }
 
-/// Adds the place of the argument or of the kernel.
-fn parts(plan: &KernelPlan, arrays: &[ArrayPlan], cause: CheckError) -> ApplicationError {
+/// Returns the place of the argument or of the kernel, with what is wrong.
+fn parts(plan: &KernelPlan, arrays: &[ArrayPlan], cause: CheckError) -> (Fault, CheckError) {
     let mut place = plan.place.clone();
     place.message = cause.to_string();
     if let CheckError::Wrong(wrong) = &cause
@@ -695,7 +712,7 @@ fn parts(plan: &KernelPlan, arrays: &[ArrayPlan], cause: CheckError) -> Applicat
             Departure::LeavesOut => {
                 "is not written, although its part is to be overwritten: expected `updates`"
             }
-            Departure::Differs => "differs between runs on the same contents",
+            Departure::Differs => "differs between runs on the same contents, so it is not checked",
             Departure::DependsOnCut => "differs when the items are divided otherwise",
             _ => "is in the part of all items, and in none of their two halves",
         };
@@ -709,5 +726,5 @@ fn parts(plan: &KernelPlan, arrays: &[ArrayPlan], cause: CheckError) -> Applicat
             ["x", "y", "z"][plan.axis],
         );
     }
-    ApplicationError::Parts { place, cause: Box::new(cause) }
+    (place, cause)
 }

@@ -433,7 +433,8 @@ impl<'a> Resolver<'a> {
         let mut derived = Vec::new();
         for (index, array) in undeclared {
             let name = &arrays[array].name;
-            let part = analyses.part(index, &arrays[array]).map_err(|why| why.told(name));
+            let part = analyses.part(index, &arrays[array]);
+            let part = part.map_err(|why| why.told(name, analyses.is_only_read(index)));
             let span = kernel.arguments.get_ref()[index].span();
             derived.extend(self.checked.or_wrong(&span, part).map(|part| (index, array, part)));
         }

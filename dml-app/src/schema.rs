@@ -164,7 +164,7 @@ pub(crate) struct Variant {
 /// A number along each axis.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a number along each axis, such as { x = 16, y = 4 }")]
 pub(crate) struct Axes {
     /// Along `get_global_id(0)`.
     #[cfg_attr(test, schemars(with = "Option<Expression>"))]

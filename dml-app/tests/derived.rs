@@ -2,11 +2,13 @@
 
 #![allow(clippy::single_range_in_vec_init, reason = "a part is a list of ranges")]
 
-use dml_analysis::{Language, Launch, Source};
-use dml_app::{Application, Changes, DeriveError, derived};
+use dml_analysis::{Analysis, Language, Source};
+use dml_app::{Application, Changes, analysed};
 use dml_core::Access;
+use dml_scheduler::{Argument, Kernel};
 use dml_verify::Shape;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 fn examples() -> PathBuf {
@@ -115,7 +117,7 @@ fn what_is_not_derived_is_told_with_its_place() {
         ("b[0] = a[i]; k[i] = 1;", "may touch its byte 0: expected `reduces`, or `undivided = true`"),
         ("atomic_add(&k[0], 1); b[i] = a[i];", "parameter k is changed atomically: expected `reduces`"),
         ("b[i] = a[i];", "what items touch of k is not derived: the kernel does not touch it"),
-        ("switch (x) { }", "/f.cl:3:1: `switch` instead of a statement that is understood"),
+        ("goto end; end: return;", "/f.cl:3:1: `goto`, which is not followed"),
     ] {
         let found = parts(body, str::to_owned);
         assert!(found.contains(expected), "{body}: {found}");
@@ -127,27 +129,98 @@ fn what_is_not_derived_is_told_with_its_place() {
     assert!(parts("b[i] = a[i]; k[i] = 1;", without_int).contains("f has 4 parameters, not 5"));
 }
 
-#[test]
-fn arguments_of_a_program_are_derived() {
-    let source = "kernel void blur(global const float *from, global float *to, global int *count, uint n) {
+const PROGRAM: &str = "
+    kernel void blur(global const float *from, global float *to, uint n, ulong end) {
         uint i = get_global_id(0);
-        if (i >= n) return;
+        if (i >= end || i >= n) return;
         to[i] = i > 0 && i + 1 < n ? (from[i - 1] + from[i] + from[i + 1]) / 3 : from[i];
-        atomic_inc(count);
-    }";
-    let blur = Source::new(source, Language::OpenCl, &[]).kernel("blur").expect("it is analysed");
-    let integers = vec![None, None, None, Some(1000)];
-    let launched = blur.launch(&Launch { sizes: [1000, 1, 1], group: [64, 1, 1], axis: 0, integers });
+    }
+    kernel void look(global const uint *at, global float *table, global float *to, ulong end) {
+        size_t i = get_global_id(0);
+        if (i < end) to[i] = table[at[i]];
+    }
+    kernel void put(global const uint *at, global float *table, global float *to, ulong end) {
+        size_t i = get_global_id(0);
+        if (i < end) table[at[i]] = to[i];
+    }
+    kernel void count(global const uint *from, global uint *sums, local uint *own) {
+        own[get_local_id(0)] = from[get_global_id(0)];
+        if (get_local_id(0) == 0) sums[get_group_id(0)] = own[0];
+    }
+    kernel void add(global uint *sum) { atomic_inc(sum); }";
+
+fn analysis(kernel: &str) -> Analysis {
+    Source::new(PROGRAM, Language::OpenCl, &[]).kernel(kernel).expect("it is analysed")
+}
+
+#[test]
+fn kernels_of_programs_get_the_parts_of_their_source() {
     let platform = Shape::Pair.build();
-    let buffer = |items| platform.buffer::<f32>(items).build().expect("a buffer");
-    let from = derived(&launched, 0, &buffer(1000)).expect("a part");
-    assert_eq!((from.access(), from.ranges(64..128)), (Access::ReadOnly, Ok(vec![63 * 4..129 * 4])));
-    let to = derived(&launched, 1, &buffer(1000)).expect("a part");
-    assert_eq!((to.access(), to.ranges(960..1000)), (Access::WriteInvalidate, Ok(vec![3840..4000])));
-    let refused = |parameter| derived(&launched, parameter, &buffer(10)).map(|_| ());
-    assert_eq!(refused(2), Err(DeriveError::Atomic { parameter: "count".to_owned() }));
-    assert_eq!(refused(3), Err(DeriveError::NoBuffer { parameter: "n".to_owned() }));
-    assert_eq!(refused(4), Err(DeriveError::NoBuffer { parameter: "4".to_owned() }));
+    let buffer = |items| platform.buffer::<f32>(items).label("some").build().expect("a buffer");
+    let (from, to) = (buffer(1000), buffer(1000));
+    let blur = Kernel::new("blur", 64).read_all(&from).read_write_all(&to).scalar(1000_u32).end();
+    let mut blur = analysed(blur, 1000, &analysis("blur")).expect("it is analysed");
+    let parts = |kernel: &Kernel, items: Range<u64>| {
+        let part = |of: &Argument| (of.access(), of.ranges(items.clone()));
+        kernel.arguments().iter().map(part).collect::<Vec<_>>()
+    };
+    let reads = |bytes: Range<u64>| (Access::ReadOnly, Ok(vec![bytes]));
+    let writes = |bytes: Range<u64>| (Access::WriteInvalidate, Ok(vec![bytes]));
+    assert_eq!(parts(&blur, 64..128), [reads(63 * 4..129 * 4), writes(64 * 4..128 * 4)]);
+    assert_eq!(parts(&blur, 960..1000), [reads(959 * 4..4000), writes(960 * 4..4000)]);
+    // Parts follow scalars.
+    blur.set_scalar(2, 100_u32).expect("it is one");
+    assert_eq!(parts(&blur, 64..128), [reads(63 * 4..400), writes(64 * 4..400)]);
+
+    // What is read completely may be read at any place.
+    let look = |name: &str| {
+        Kernel::new(name, 64).read_all(&buffer(1000)).read_all(&buffer(50)).read_write_all(&to).end()
+    };
+    let looked = analysed(look("look"), 1000, &analysis("look")).expect("it is analysed");
+    assert_eq!(parts(&looked, 64..128), [reads(256..512), reads(0..200), writes(256..512)]);
+    let refused =
+        |kernel: Kernel, name: &str| analysed(kernel, 1000, &analysis(name)).unwrap_err().to_string();
+    let told = refused(look("put"), "put");
+    assert!(told.starts_with("kernel put, argument 1 (\"some\" ("), "{told}");
+    assert!(
+        told.ends_with("an index that is not known before the kernel runs: a value from a buffer at 13:30")
+    );
+
+    // Work-groups need a size.
+    let count = |local| {
+        let kernel = Kernel::new("count", local).read_all(&buffer(1024)).read_write_all(&buffer(16));
+        kernel.local_memory(256)
+    };
+    let counted = analysed(count(64), 1024, &analysis("count")).expect("it is analysed");
+    assert_eq!(parts(&counted, 64..192), [reads(256..768), writes(4..12)]);
+    assert!(refused(count(0), "count").ends_with("expected a local size"));
+
+    let add = Kernel::new("add", 1).read_write_all(&buffer(1));
+    assert!(refused(add.clone(), "add").ends_with("changed atomically: expected `reduces`"));
+    let alone = analysed(add.undivided(), 10, &analysis("add")).expect("it is analysed");
+    assert_eq!(alone.arguments()[0].access(), Access::ReadWrite);
+    let scalar = Kernel::new("add", 1).scalar(1_u32).read_write_all(&buffer(1));
+    assert!(refused(scalar, "add").ends_with("add has 1 parameters, not 2"));
+    let swapped = Kernel::new("blur", 64).read_all(&from).scalar(7_u32).read_write_all(&to).end();
+    assert!(refused(swapped, "blur").ends_with("parameter n is no buffer"));
+}
+
+#[test]
+fn a_scalar_that_leaves_elements_unwritten_fails_the_part() {
+    let platform = Shape::Pair.build();
+    let [by, to] = [(); 2].map(|()| platform.buffer::<f32>(1024).build().expect("a buffer"));
+    let source = "kernel void f(global const float *by, global float *to, uint choosing) {
+        uint i = get_global_id(0);
+        if (choosing > 0 && by[i] > 0) return;
+        to[i] = 1;
+    }";
+    let analysis = Source::new(source, Language::OpenCl, &[]).kernel("f").expect("it is analysed");
+    let kernel = Kernel::new("f", 64).read_all(&by).read_write_all(&to).scalar(0_u32);
+    let mut kernel = analysed(kernel, 1024, &analysis).expect("it is analysed");
+    assert_eq!(kernel.arguments()[1].access(), Access::WriteInvalidate);
+    kernel.set_scalar(2, 1_u32).expect("it is one");
+    let fault = kernel.arguments()[1].ranges(64..128).expect_err("elements are left");
+    assert!(fault.to_string().contains("the kernel leaves elements unwritten"), "{fault}");
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod machine;
 mod never_loses;
 mod offload;
 mod output;
+mod parts;
 mod pipeline;
 mod plan;
 mod profile;

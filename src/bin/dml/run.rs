@@ -5,7 +5,7 @@ use crate::cli::{ApplicationOptions, BenchFiles, NO_FILES, Named, RunOptions};
 use crate::failure::{self, Failure};
 use crate::machine::{self, Machine};
 use crate::output::{self, Unwritten};
-use crate::{json, knowledge, table, timeline};
+use crate::{json, knowledge, parts, table, timeline};
 use dml::app::{Application, ApplicationError, Changes, DerivedPart, Outcome, Prepared, Repeated};
 use dml::scheduler::Knowledge;
 use dml::timeline::Trace;
@@ -13,16 +13,19 @@ use dml::{Access, DeviceId, Platform};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 /// Runs an application, and prints what it did.
 pub(crate) fn run(options: &RunOptions) -> Result<(), Failure> {
     let (machine, application, mut prepared) = prepared(&options.application, &options.output)?;
+    if parts::is_check(&application, &mut prepared)? {
+        return Ok(());
+    }
     let files = BenchFiles { trace: options.trace.clone(), html: options.html.clone(), ..NO_FILES.clone() };
     check_files(&application, &prepared, &files)?;
     if options.check {
-        return check(options, &application, &mut prepared);
+        return check(options, &application, &prepared);
     }
+    parts::check_unproven(options, &application, &names(&prepared))?;
     let knowledge = if options.no_knowledge { Knowledge::new() } else { knowledge::of_this_machine() };
     prepared.knowledge(&knowledge);
     if let Some(policy) = &options.policy {
@@ -81,32 +84,10 @@ pub(crate) fn run(options: &RunOptions) -> Result<(), Failure> {
     unwritten.end()
 }
 
-/// Set for the process that launches kernels to check their parts.
-const CHECKING: &str = "DML_CHECKS_PARTS";
-
-/// Prints that there are no mistakes. With `--parts`, another process launches the kernels, which may end it.
-fn check(options: &RunOptions, application: &Application, prepared: &mut Prepared) -> Result<(), Failure> {
-    if options.parts && std::env::var_os(CHECKING).is_some() {
-        for (kernel, array) in prepared.check_parts().map_err(failed)? {
-            let why = "all its first elements are equal (give it random ones by `from`)";
-            eprintln!("dml: what kernel {kernel} reads of array {array} cannot be checked: {why}");
-        }
-        return Ok(());
-    }
+/// Prints that there are no mistakes, and the derived parts.
+fn check(options: &RunOptions, application: &Application, prepared: &Prepared) -> Result<(), Failure> {
     if options.parts {
-        let command = std::env::current_exe().map_err(Failure::work)?;
-        let mut command = Command::new(command);
-        command.args(std::env::args_os().skip(1)).env(CHECKING, "1").stdout(Stdio::null());
-        let status = command.status().map_err(Failure::work)?;
-        match status.code() {
-            Some(0) => {}
-            // It has said why.
-            Some(2) => return Err(Failure::Usage(format!("{} has mistakes", application.name()))),
-            _ => {
-                let why = "a kernel probably accesses elements outside of an array, such as by work-items past the last one";
-                return Err(Failure::Usage(format!("the process of the check ended ({status}): {why}")));
-            }
-        }
+        parts::check_all(application)?;
     }
     for contradiction in application.contradictions() {
         eprintln!("dml: note: {contradiction}");

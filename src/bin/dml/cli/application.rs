@@ -77,9 +77,13 @@ pub(crate) struct RunOptions {
     #[arg(long)]
     pub(crate) check: bool,
 
-    /// Also checks, on copies of the arrays, that kernels touch only the declared parts. Use small arrays.
+    /// Also checks, on copies of the arrays, that kernels touch only their parts. Use small arrays.
     #[arg(long, requires = "check")]
     pub(crate) parts: bool,
+
+    /// Does not check declared parts that the sources do not prove before the first run.
+    #[arg(long)]
+    pub(crate) unchecked: bool,
 
     /// Load-balancing policy of kernels that are not repeated over strips, as of dml bench.
     ///
