@@ -353,6 +353,37 @@ fn parts_of_every_form_give_what_one_device_gives() {
 }
 
 /// What is wrong with a source or its arguments is told with the place in the application file.
+/// `dml analyse` prints what it knows, and fails only if that is nothing.
+#[test]
+fn accesses_of_a_source_are_printed() {
+    let folder = folder("app-analyse");
+    let analysed = |source: &str, arguments: &[&str]| {
+        let path = folder.join("f.cl");
+        fs::write(&path, source).expect("it can be written");
+        let all = [&["analyse", path.to_str().expect("UTF-8")], arguments].concat();
+        let output = command(&folder, &all).output().expect("the command was built");
+        let [told, noted] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("text"));
+        (output.status.code(), told, noted)
+    };
+    let good = "kernel void f(global float *a, global int *k, uint n) {
+        uint i = get_global_id(0);
+        a[2 * i + n] = k[i];
+        a[k[i]] += 1;
+    }\n";
+    let bad = "kernel void g(global float *a) { goto end; end: a[0] = 1; }\n";
+    let expected = "f\n  line 3: reads 4 bytes of k from 4 * item.x\n  \
+                    line 3: writes 4 bytes of a from 4 * n + 8 * item.x\n  \
+                    line 4: reads 4 bytes of k from 4 * item.x\n  \
+                    a refused: 4:10: an index that is not known before the kernel runs: a value from a buffer at 4:12\n";
+    assert_eq!(analysed(good, &[]), (Some(0), expected.to_owned(), String::new()));
+    let (status, told, noted) = analysed(&format!("#include \"g.h\"\n{good}{bad}"), &[]);
+    assert_eq!((status, told.contains("g\n  refused: 7:34: `goto`, which is not followed")), (Some(0), true));
+    assert!(noted.contains("f.cl: included files are not read"), "{noted}");
+    assert_eq!(analysed(&(good.to_owned() + bad), &["--kernel", "g"]).0, Some(2));
+    let (status, _, noted) = analysed(bad, &[]);
+    assert_eq!((status, noted.contains("kernel g is not analysed: ")), (Some(2), true), "{noted}");
+}
+
 const GATHER: &str = r#"
 name = "gather"
 

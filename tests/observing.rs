@@ -21,6 +21,8 @@ fn main() {
         test("what_no_line_describes_is_unknown", tests::what_no_line_describes_is_unknown),
         test("compiled_kernels_are_observed", tests::compiled_kernels_are_observed),
         test("observed_footprints_are_right", tests::observed_footprints_are_right),
+        #[cfg(feature = "cuda")]
+        test("cuda_kernels_without_source_are_observed", tests::cuda_kernels_without_source_are_observed),
     ];
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }
@@ -156,6 +158,107 @@ mod tests {
 
     pub(super) fn functions_of_workers_are_observed() {
         observed(false);
+    }
+
+    /// The same functions for a GPU, in its assembly language.
+    #[cfg(feature = "cuda")]
+    fn ptx() -> String {
+        // An element of the input at index %rd5, or 0 beyond its end.
+        const AT: &str = "
+            mov.u32 %r2, 0;
+            setp.lt.u64 %p1, %rd5, 1200;
+            mad.lo.u64 %rd6, %rd5, 4, %rd1;
+            @%p1 ld.global.u32 %r2, [%rd6];";
+        let at = |index: &str| format!("{index}{AT}");
+        // From index %rd5 up to %rd7.
+        let turns = format!(
+            "turn:{AT}
+            mad.lo.u32 %r1, %r1, 31, %r2;
+            add.u64 %rd5, %rd5, 1;
+            setp.lt.u64 %p2, %rd5, %rd7;
+            @%p2 bra turn;"
+        );
+        let [before, own, behind] =
+            [-1, 0, 1].map(|by| at(&format!("add.s64 %rd5, %rd3, {by};")) + "add.u32 %r1, %r1, %r2;");
+        let bodies = [
+            ("scale", at("mov.u64 %rd5, %rd3;") + "mul.lo.u32 %r1, %r2, 3;"),
+            ("blur", format!("mov.u32 %r1, 0;{before}{own}{behind}")),
+            (
+                "rows",
+                format!(
+                    "mov.u32 %r1, 7; mul.lo.u64 %rd5, %rd3, {WIDTH}; add.u64 %rd7, %rd5, {WIDTH};{turns}"
+                ),
+            ),
+            (
+                "ahead",
+                at("mul.lo.u64 %rd5, %rd3, 2; add.u64 %rd5, %rd5, 3;")
+                    + "mov.u32 %r1, %r2;"
+                    + &at("add.u64 %rd5, %rd5, 1;")
+                    + "xor.b32 %r1, %r1, %r2;",
+            ),
+            ("sum", format!("cvt.u32.u64 %r1, %rd3; mov.u64 %rd5, 0; mov.u64 %rd7, 1200;{turns}")),
+            ("scattered", at("mul.lo.u64 %rd5, %rd3, %rd3; rem.u64 %rd5, %rd5, 1200;") + "mov.u32 %r1, %r2;"),
+        ];
+        let entries = bodies.map(|(name, body)| {
+            format!(
+                ".visible .entry {name}(.param .u64 input, .param .u64 out, .param .align 8 .b8 items[48])
+            {{
+            .reg .pred %p<4>;
+            .reg .b32 %r<8>;
+            .reg .b64 %rd<10>;
+            ld.param.u64 %rd1, [input];
+            ld.param.u64 %rd2, [out];
+            cvta.to.global.u64 %rd1, %rd1;
+            cvta.to.global.u64 %rd2, %rd2;
+            ld.param.u64 %rd3, [items];
+            ld.param.u64 %rd4, [items+24];
+            mov.u32 %r1, %ctaid.x;
+            mov.u32 %r2, %ntid.x;
+            mov.u32 %r3, %tid.x;
+            mad.lo.u32 %r1, %r1, %r2, %r3;
+            cvt.u64.u32 %rd5, %r1;
+            add.u64 %rd3, %rd3, %rd5;
+            setp.ge.u64 %p3, %rd3, %rd4;
+            @%p3 ret;
+            {body}
+            mad.lo.u64 %rd6, %rd3, 4, %rd2;
+            st.global.u32 [%rd6], %r1;
+            ret;
+            }}\n"
+            )
+        });
+        format!(".version 6.0\n.target sm_50\n.address_size 64\n{}", entries.concat())
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(super) fn cuda_kernels_without_source_are_observed() {
+        let Ok(builder) = Platform::builder().discover_with(&DiscoverOptions::default().only(["cuda:0"]))
+        else {
+            assert!(!std::env::var("DML_EXPECT").unwrap_or_default().contains("cuda"), "no GPU");
+            eprintln!("skipped: no GPU");
+            return;
+        };
+        let platform = builder.build().unwrap();
+        let device = platform.device("cuda:0").unwrap();
+        let ((input, out), ptx) = (buffers(&platform), ptx());
+        let observed = |name: &str| {
+            // SAFETY: the kernels stay within buffers of these sizes.
+            let launchers = unsafe { launch::cuda(&platform, &ptx, name, "") }.unwrap();
+            let started = std::time::Instant::now();
+            let kernel = kernel(name, (&input, &out)).launchers(launchers).unwrap();
+            let seen = observe_footprints(&platform, &kernel, ITEMS, device).unwrap();
+            eprintln!("{name}: {:?}", started.elapsed());
+            kernel.observed(&platform, ITEMS, device).unwrap();
+            seen
+        };
+        for (name, _, reads) in FUNCTIONS {
+            let seen = observed(name);
+            assert_eq!(seen[0].reads, Some(Observation::Part(reads())), "{name}");
+            assert_eq!(seen[1].writes, Some(Observation::Part(part(4, 0, 0))), "{name}");
+            assert!(seen[1].overwrites && seen[0].writes.is_none(), "{name}");
+        }
+        let seen = observed("scattered");
+        assert!(matches!(&seen[0].reads, Some(Observation::Unknown { .. })), "{seen:?}");
     }
 
     pub(super) fn what_no_line_describes_is_unknown() {

@@ -85,7 +85,7 @@ pub enum DeriveError {
 
 impl DeriveError {
     /// Returns the mistake in a file, with what is expected.
-    pub(crate) fn told(&self, array: &str, is_only_read: bool) -> String {
+    fn told(&self, array: &str, is_only_read: bool) -> String {
         let told = format!("what items touch of {array} is not derived: {self}");
         match self {
             Self::Atomic { .. } | Self::Shared { .. } => told,
@@ -374,7 +374,7 @@ pub(crate) fn integer(scalar: Scalar) -> Option<i128> {
 }
 
 /// The analyses of a kernel's variants.
-pub(crate) struct Analyses<'a> {
+struct Analyses<'a> {
     kernel: &'a KernelPlan,
     variants: Vec<Analysed<'a>>,
 }
@@ -383,7 +383,7 @@ pub(crate) struct Analyses<'a> {
 type Analysed<'a> = (Option<DeviceKind>, &'a VariantPlan, Language, Result<Analysis, DeriveError>);
 
 impl<'a> Analyses<'a> {
-    pub(crate) fn of(kernel: &'a KernelPlan) -> Self {
+    fn of(kernel: &'a KernelPlan) -> Self {
         let own = kernel.variants.iter().map(|(kind, variant)| (Some(*kind), variant));
         let codes = std::iter::once((None, &kernel.default)).chain(own).flat_map(|(kind, variant)| {
             let codes = [(Language::OpenCl, &variant.opencl), (Language::Cuda, &variant.cuda)];
@@ -402,7 +402,7 @@ impl<'a> Analyses<'a> {
     ///
     /// # Errors
     /// Why it cannot be derived.
-    pub(crate) fn part(&self, argument: usize, array: &ArrayPlan) -> Result<Derived, DeriveError> {
+    fn part(&self, argument: usize, array: &ArrayPlan) -> Result<Derived, DeriveError> {
         let divided = if self.kernel.is_undivided { Divided::Never } else { Divided::ByPackages };
         self.derived(argument, array, divided)
     }
@@ -422,7 +422,7 @@ impl<'a> Analyses<'a> {
     }
 
     /// Returns whether no variant changes the argument at this position, as far as they are understood.
-    pub(crate) fn is_only_read(&self, argument: usize) -> bool {
+    fn is_only_read(&self, argument: usize) -> bool {
         self.variants.iter().all(|(_, _, language, analysis)| {
             let parameter = self.parameters(*language, argument).count();
             analysis.as_ref().is_ok_and(|analysis| !analysis.writes(parameter))
@@ -468,6 +468,28 @@ impl<'a> Analyses<'a> {
         let place = code.as_ref().map_or_else(String::new, |code| format!("{}:", code.place.message));
         Ok(OfVariant { kind: *kind, language: *language, place, launched, parameter, group, tile })
     }
+}
+
+/// Derives the parts of arguments without one, by the positions of the arguments. An error is the mistake in
+/// a file; one that refuses the whole kernel is that of its first argument.
+pub(crate) fn undeclared(kernel: &KernelPlan, arrays: &[ArrayPlan]) -> Vec<(usize, Result<Derived, String>)> {
+    let arguments = kernel.arguments.iter().enumerate();
+    let undeclared = arguments.filter_map(|(index, (argument, _))| match argument {
+        ArgumentPlan::Array { array, part: Part::Undeclared, .. } => Some((index, &arrays[*array])),
+        _ => None,
+    });
+    let undeclared: Vec<_> = undeclared.collect();
+    let Some((first, _)) = undeclared.first() else { return Vec::new() };
+    let analyses = Analyses::of(kernel);
+    if let Some(why) = analyses.variants.iter().find_map(|(.., analysis)| analysis.as_ref().err()) {
+        let names: Vec<_> = undeclared.iter().map(|(_, array)| &*array.name).collect();
+        return vec![(*first, Err(why.told(&names.join(", "), false)))];
+    }
+    let part = |(index, array): (usize, &ArrayPlan)| {
+        let part = analyses.part(index, array);
+        (index, part.map_err(|why| why.told(&array.name, analyses.is_only_read(index))))
+    };
+    undeclared.into_iter().map(part).collect()
 }
 
 /// Returns the declared parts of a kernel that its source does not prove: for each, what contradicts it.

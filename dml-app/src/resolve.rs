@@ -7,7 +7,7 @@
 
 use crate::application::Changes;
 use crate::data::{self, Contents};
-use crate::derive::Analyses;
+use crate::derive;
 use crate::element::{Element, with_type};
 use crate::error::ApplicationError;
 use crate::expression::{Number, Values, evaluate, is_name};
@@ -411,39 +411,20 @@ impl<'a> Resolver<'a> {
             default,
             variants,
         };
-        self.derive(kernel, &mut plan, arrays)?;
+        self.derive(kernel, &mut plan, arrays);
         self.check_shared(kernel, &plan, arrays);
         Some(plan)
     }
 
     /// Derives the parts that the file does not declare.
-    fn derive(&mut self, kernel: &schema::Kernel, plan: &mut KernelPlan, arrays: &[ArrayPlan]) -> Option<()> {
-        let is_undeclared = |argument: &ArgumentPlan| match argument {
-            ArgumentPlan::Array { array, part: Part::Undeclared, .. } => Some(*array),
-            _ => None,
-        };
-        let undeclared = plan.arguments.iter().enumerate();
-        let undeclared =
-            undeclared.filter_map(|(index, (argument, _))| Some((index, is_undeclared(argument)?)));
-        let undeclared: Vec<_> = undeclared.collect();
-        if undeclared.is_empty() {
-            return Some(());
-        }
-        let analyses = Analyses::of(plan);
-        let mut derived = Vec::new();
-        for (index, array) in undeclared {
-            let name = &arrays[array].name;
-            let part = analyses.part(index, &arrays[array]);
-            let part = part.map_err(|why| why.told(name, analyses.is_only_read(index)));
+    fn derive(&mut self, kernel: &schema::Kernel, plan: &mut KernelPlan, arrays: &[ArrayPlan]) {
+        for (index, part) in derive::undeclared(plan, arrays) {
             let span = kernel.arguments.get_ref()[index].span();
-            derived.extend(self.checked.or_wrong(&span, part).map(|part| (index, array, part)));
+            let Some(part) = self.checked.or_wrong(&span, part) else { continue };
+            if let ArgumentPlan::Array { access, part: own, .. } = &mut plan.arguments[index].0 {
+                (*access, *own) = (part.access(), Part::Derived(Arc::new(part)));
+            }
         }
-        for (index, array, part) in derived {
-            let access = part.access();
-            plan.arguments[index].0 =
-                ArgumentPlan::Array { array, access, part: Part::Derived(Arc::new(part)) };
-        }
-        Some(())
     }
 
     /// Checks that no array is two arguments of which one changes it.

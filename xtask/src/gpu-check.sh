@@ -36,6 +36,7 @@ check() {
     step table1 ./test-table1 on_cuda
     step launching ./test-launching cuda
     step kernels ./test-kernels cuda
+    step observing ./test-observing cuda
     unset DML_EXPECT
     # The same GPU through OpenCL, if installed.
     if ./dml devices | grep -q '^unavailable: opencl: opencl:0, .*: it is cuda:'; then
@@ -47,6 +48,7 @@ check() {
         step opencl-conformance ./test-conformance opencl::
         step opencl-launching ./test-launching opencl
         step opencl-kernels ./test-kernels
+        step opencl-observing ./test-observing compiled
         unset DML_EXPECT
     fi
     step speed ./cuda_speed

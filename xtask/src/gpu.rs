@@ -18,7 +18,7 @@ const TESTS: &[(&str, &[&str])] = &[
     ("dml-arenas", &["conformance", "cuda", "cuda_interop", "cuda_loss", "cuda_streams"]),
     ("dml-arenas", &["opencl", "opencl_awaited", "opencl_bound", "opencl_overlap"]),
     ("dml-workloads", &["by_hand", "single", "table1"]),
-    ("dml", &["kernels", "launching"]),
+    ("dml", &["kernels", "launching", "observing"]),
 ];
 
 /// Arguments that select the test program which is linked against the driver, as the crate `cust` requires.

@@ -49,6 +49,9 @@ pub(crate) fn run(options: &AnalyseOptions) -> Result<(), Failure> {
             options.file.display()
         );
     }
+    if text.lines().any(|line| line.trim_start().starts_with("#include")) {
+        eprintln!("dml: {}: included files are not read", options.file.display());
+    }
     let kernels: Vec<_> = names.into_iter().map(|name| of_kernel(&source, name)).collect();
     let analysed = Analysed { kernels };
     if options.json {
@@ -56,12 +59,12 @@ pub(crate) fn run(options: &AnalyseOptions) -> Result<(), Failure> {
     } else {
         failure::print(&text_of(&analysed))?;
     }
-    match (&options.kernel, &analysed.kernels[..]) {
-        (Some(_), [OfKernel { refused: Some(why), name, .. }]) => {
-            Err(Failure::Usage(format!("kernel {name} is not analysed: {}:{why}", options.file.display())))
-        }
-        _ => Ok(()),
+    let mut kernels = analysed.kernels.iter();
+    let Some(OfKernel { refused: Some(why), name, .. }) = kernels.next() else { return Ok(()) };
+    if kernels.any(|kernel| kernel.refused.is_none()) {
+        return Ok(());
     }
+    Err(Failure::Usage(format!("kernel {name} is not analysed: {}:{why}", options.file.display())))
 }
 
 fn of_kernel(source: &Source, name: String) -> OfKernel {
