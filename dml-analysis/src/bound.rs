@@ -152,7 +152,7 @@ impl Binder<'_> {
         }
         let number = match symbol {
             Symbol::Term(term) => {
-                let Term { kind, one, other, wraps } = &self.trace.terms[term];
+                let Term { kind, one, other, wraps, .. } = &self.trace.terms[term];
                 let [one, other] = [one, other].map(|poly| self.form(poly));
                 Number::Term { kind: *kind, one, other, wraps: *wraps }
             }
@@ -178,7 +178,7 @@ impl Binder<'_> {
                 if let Some(value) = self.values.get(&term) {
                     return *value;
                 }
-                let Term { kind, one, other, wraps } = &self.trace.terms[term];
+                let Term { kind, one, other, wraps, .. } = &self.trace.terms[term];
                 let [one, other] = [one, other].map(|poly| {
                     let form = self.form(poly);
                     let is_in_type = |value: &i128| *wraps == 0 || (0..1 << wraps).contains(value);

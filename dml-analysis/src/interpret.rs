@@ -35,7 +35,7 @@ pub(crate) struct Access {
 }
 
 /// What a kernel does with its buffers.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Trace {
     pub(crate) accesses: Vec<Access>,
     pub(crate) terms: Vec<Term>,
@@ -53,6 +53,8 @@ const OWN: &str = "a value from memory of a work-item or work-group";
 const CALLS: usize = 24;
 /// The most statements and expressions that are followed.
 const STEPS: usize = 2_000_000;
+/// The most choices in an offset that are followed each.
+const CHOICES: usize = 3;
 /// The most accesses.
 const ACCESSES: usize = 10_000;
 
@@ -112,6 +114,11 @@ pub(crate) struct Machine<'a> {
     returned: Option<Value>,
     /// The variables where a turn of the innermost loop ends early.
     left: Vec<Stack>,
+    /// The conditions under which it does.
+    left_under: Vec<Vec<Condition>>,
+    ended_under: Vec<Vec<Condition>>,
+    /// The conditions of choices, by the terms: the first of both where it holds.
+    choices: BTreeMap<usize, Condition>,
     /// The variables of the current function whose addresses are taken.
     addressed: Rc<BTreeSet<Rc<str>>>,
     steps: usize,
@@ -131,6 +138,9 @@ pub(crate) fn run(unit: &Unit, kernel: &Function, language: Language) -> Run<Tra
         newest: Vec::new(),
         returned: None,
         left: Vec::new(),
+        left_under: Vec::new(),
+        ended_under: Vec::new(),
+        choices: BTreeMap::new(),
         addressed: kernel.addressed.clone(),
         steps: 0,
     };
@@ -219,7 +229,7 @@ impl Machine<'_> {
     fn term(&mut self, term: Term) -> Poly {
         let known = self.trace.terms.iter().position(|known| *known == term);
         let index = known.unwrap_or_else(|| {
-            let newest = self.newest_of(&term.one).max(self.newest_of(&term.other));
+            let newest = self.newest_of(&term.one).max(self.newest_of(&term.other)).max(term.choice);
             self.newest.push(newest);
             self.trace.terms.push(term);
             self.trace.terms.len() - 1
@@ -283,6 +293,7 @@ impl Machine<'_> {
             }
             Stmt::Leave => {
                 self.left.push(self.stack.clone());
+                self.left_under.push(self.conditions.clone());
                 return Ok(Leaves::Always);
             }
         }
@@ -378,7 +389,48 @@ impl Machine<'_> {
                 return Value::Integer(one.joined(other, self.term(term)));
             }
         }
-        self.either(yes, no)
+        match (yes.flag(), no.flag()) {
+            (Some(true), Some(false)) => return Value::Test(condition.clone()),
+            (Some(false), Some(true)) => return Value::Test(condition.negated()),
+            _ => {}
+        }
+        if let (Value::Test(_), _) | (_, Value::Test(_)) = (&yes, &no)
+            && (yes.is_flag() && no.is_flag())
+        {
+            return Value::Test(Condition::Any(vec![
+                Condition::All(vec![condition.clone(), yes.truth()]),
+                Condition::All(vec![condition.negated(), no.truth()]),
+            ]));
+        }
+        let count = self.trace.terms.len();
+        let value = self.either(yes, no);
+        for term in count..self.trace.terms.len() {
+            if self.trace.terms[term].choice > 0 && !condition.is_unknown() {
+                self.choices.insert(term, condition.clone());
+            }
+        }
+        value
+    }
+
+    /// Returns a number that is one of two, unknown which, and maybe another one at another place or turn.
+    fn chosen(&mut self, one: &Poly, other: &Poly, is_signed: bool) -> Poly {
+        if one == other {
+            return one.clone();
+        }
+        let choice = self.fresh() + 1;
+        let more = one - other;
+        let is_fixed =
+            |symbol: &Symbol| matches!(symbol, Symbol::Argument(_) | Symbol::GroupSize(_) | Symbol::Size(_));
+        let mut products = more.products();
+        let is_step = matches!((products.next(), products.next()),
+            (Some((symbols, _)), None) if symbols.iter().all(is_fixed));
+        drop(products);
+        if is_step && is_signed {
+            // What both have in common stays outside: it is a step more or not.
+            let term = Term::new(Kind::Either, &Poly::from(1), &Poly::default());
+            return other + &(&more * &self.term(Term { choice, ..term }));
+        }
+        self.term(Term { choice, ..Term::new(Kind::Either, one, other) })
     }
 
     /// Returns what is known of a value that is one of two.
@@ -386,15 +438,15 @@ impl Machine<'_> {
         match (one, other) {
             (one, other) if one == other => one,
             (Value::Integer(one), Value::Integer(other)) => {
-                let term = Term::new(Kind::Either, &one.poly, &other.poly);
-                let poly = if one.poly == other.poly { one.poly.clone() } else { self.term(term) };
+                let is_signed = one.is_signed && other.is_signed;
+                let poly = self.chosen(&one.poly, &other.poly, is_signed);
                 Value::Integer(one.joined(&other, poly))
             }
             (
                 Value::Pointer { base, offset, of },
                 Value::Pointer { base: other, offset: second, of: same },
             ) if base == other && of == same => {
-                let offset = self.term(Term::new(Kind::Either, &offset, &second));
+                let offset = self.chosen(&offset, &second, true);
                 Value::Pointer { base, offset, of }
             }
             (Value::Lanes(one), Value::Lanes(other)) if one.len() == other.len() => {
@@ -502,17 +554,30 @@ impl Machine<'_> {
             return Err(Refusal::new(at, "an index that is too large to be followed"));
         }
         let (offset, conditions) = (offset.clone(), self.conditions.clone());
-        self.trace.accesses.push(Access {
-            argument,
-            reads,
-            writes,
-            is_atomic,
-            offset,
-            bytes,
-            conditions,
-            at,
-        });
+        let access = Access { argument, reads, writes, is_atomic, offset, bytes, conditions, at };
+        self.split(access, CHOICES);
         Ok(())
+    }
+
+    /// Notes an access, for each of two choices in its offset by itself.
+    fn split(&mut self, access: Access, depth: usize) {
+        let choice =
+            access.offset.products().flat_map(|(symbols, _)| symbols).find_map(|symbol| match symbol {
+                Symbol::Term(term) => self.choices.get(term).map(|condition| (*term, condition.clone())),
+                _ => None,
+            });
+        let Some((term, condition)) = choice.filter(|_| depth > 0) else {
+            self.trace.accesses.push(access);
+            return;
+        };
+        let [one, other] = [&self.trace.terms[term].one, &self.trace.terms[term].other].map(Clone::clone);
+        for (condition, poly) in [(condition.clone(), one), (condition.negated(), other)] {
+            let symbol = Symbol::Term(term);
+            let mut own = Access { offset: access.offset.with(symbol, &poly), ..access.clone() };
+            own.conditions = own.conditions.iter().map(|held| held.with(symbol, &poly)).collect();
+            own.conditions.push(condition);
+            self.split(own, depth - 1);
+        }
     }
 
     fn access_lanes(

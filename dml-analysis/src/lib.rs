@@ -28,11 +28,13 @@ mod value;
 use bound::{Bound, Sizes};
 use interpret::Trace;
 use poly::{Condition, Kind, Poly, Symbol, Term};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
-use syntax::Unit;
+use syntax::{Function, Unit};
+use token::Assumed;
 use types::{Space, Type};
 
 /// How deeply the operations of a formula are shown.
@@ -105,36 +107,42 @@ impl std::error::Error for Refusal {}
 pub struct Source {
     text: String,
     language: Language,
-    unit: Result<Unit, Refusal>,
+    /// What the source is with each of some assumptions on the compiler.
+    units: Vec<(Assumed, Result<Unit, Refusal>)>,
 }
 
 impl Source {
     /// Reads a source, with these macros defined first, each as `NAME` or `NAME=VALUE`.
     #[must_use]
     pub fn new(text: &str, language: Language, defines: &[String]) -> Self {
-        let unit = token::tokens(text, defines).map(|tokens| syntax::parse(&tokens, language));
-        Self { text: text.to_owned(), language, unit }
+        let readings = token::readings(text, defines, language).into_iter();
+        let parsed = readings
+            .map(|(assumed, tokens)| (assumed, tokens.map(|tokens| syntax::parse(&tokens, language))));
+        Self { text: text.to_owned(), language, units: parsed.collect() }
     }
 
     /// Returns the names of the kernels that the source defines, in alphabetical order.
     #[must_use]
     pub fn kernels(&self) -> Vec<&str> {
-        self.unit.iter().flat_map(|unit| &unit.kernels).map(|name| &**name).collect()
+        let units = self.units.iter().filter_map(|(_, unit)| unit.as_ref().ok());
+        let kernels: BTreeSet<_> = units.flat_map(|unit| &unit.kernels).map(|name| &**name).collect();
+        kernels.into_iter().collect()
     }
 
     /// Returns whether the source defines a function of this name, as far as it is understood.
     #[must_use]
     pub fn may_define(&self, name: &str) -> bool {
-        self.unit.as_ref().map_or(true, |unit| unit.functions.contains_key(name) || unit.skipped.is_some())
+        let may = |unit: &Unit| unit.functions.contains_key(name) || unit.skipped.is_some();
+        self.units.iter().any(|(_, unit)| unit.as_ref().map_or(true, may))
     }
 
     /// Returns why the first declaration that is not understood is skipped, if there is one.
     #[must_use]
     pub fn skipped(&self) -> Option<Refusal> {
-        let skipped = match &self.unit {
+        let skipped = self.units.iter().find_map(|(_, unit)| match unit {
             Ok(unit) => unit.skipped.clone(),
             Err(refusal) => Some(refusal.clone()),
-        };
+        });
         skipped.map(|refusal| refusal.within(&self.text))
     }
 
@@ -148,12 +156,41 @@ impl Source {
     }
 
     fn analysed(&self, name: &str) -> Result<Analysis, Refusal> {
-        let unit = self.unit.as_ref().map_err(Clone::clone)?;
-        let Some(function) = unit.functions.get(name) else {
-            let skipped = unit.skipped.clone();
-            return Err(skipped.unwrap_or_else(|| Refusal::new(0, format!("no function {name}"))));
-        };
-        let function = function.as_ref().map_err(Clone::clone)?;
+        let mut known: Option<(&Assumed, Analysis)> = None;
+        let mut missing = Refusal::new(0, format!("no function {name}"));
+        for (assumed, unit) in &self.units {
+            // With other macros the source is no program, or has no such kernel.
+            let function = match unit {
+                Ok(unit) => unit.functions.get(name).ok_or(&unit.skipped),
+                Err(refusal) => {
+                    missing = refusal.clone();
+                    continue;
+                }
+            };
+            let (Ok(unit), Ok(function)) = (unit, function) else {
+                missing = function.err().and_then(Clone::clone).unwrap_or(missing);
+                continue;
+            };
+            let own = self.of_function(unit, function.as_ref().map_err(Clone::clone)?, name)?;
+            match &known {
+                Some((other, known))
+                    if (&known.0.parameters, &known.0.trace) != (&own.0.parameters, &own.0.trace) =>
+                {
+                    let differs = assumed.iter().find(|one| !other.contains(one));
+                    let differs = differs.map_or("", |(condition, _)| condition);
+                    let what = format!(
+                        "`{differs}`, which the compiler or an included file decides, changes what {name} accesses"
+                    );
+                    return Err(Refusal::new(function.as_ref().map_or(0, |function| function.at), what));
+                }
+                Some(_) => {}
+                None => known = Some((assumed, own)),
+            }
+        }
+        known.map(|(_, analysis)| analysis).ok_or(missing)
+    }
+
+    fn of_function(&self, unit: &Unit, function: &Function, name: &str) -> Result<Analysis, Refusal> {
         if !function.is_kernel {
             return Err(Refusal::new(function.at, format!("{name}, which is no kernel")));
         }

@@ -44,6 +44,8 @@ pub(crate) struct Term {
     /// The bits of the operands if they are unsigned: a negative or a larger one is another number then.
     /// Otherwise 0.
     pub(crate) wraps: u64,
+    /// A choice of one of both is another number than each other choice. Otherwise 0.
+    pub(crate) choice: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,7 +62,7 @@ pub(crate) enum Kind {
 
 impl Term {
     pub(crate) fn new(kind: Kind, one: &Poly, other: &Poly) -> Self {
-        Self { kind, one: one.clone(), other: other.clone(), wraps: 0 }
+        Self { kind, one: one.clone(), other: other.clone(), wraps: 0, choice: 0 }
     }
 }
 

@@ -66,15 +66,16 @@ impl Bound {
             return all;
         }
         let base = Package::of(self, part);
+        let is_own = |access: &&Access| access.argument == argument;
+        let is_written = self.accesses.iter().filter(is_own).any(|access| access.writes);
+        let gap = if is_written { 0 } else { GAP_BYTES };
         for access in self.accesses.iter().filter(|access| access.argument == argument) {
             let Some(package) = base.under(&access.tests) else { continue };
-            let (ranges, is_exact) = package.ranges(access, len);
+            let (ranges, is_exact) = package.ranges(access, len, gap.into());
             all.is_exact &=
                 is_exact && base.is_done(access) && base.are_independent(&package, &access.offset);
             all.ranges.extend(ranges);
         }
-        let mut own = self.accesses.iter().filter(|access| access.argument == argument);
-        let gap = if own.any(|access| access.writes) { 0 } else { GAP_BYTES };
         all.ranges.retain(|range| !range.is_empty());
         all.ranges.sort_unstable_by_key(|range| range.start);
         let mut merged: Vec<Range<u64>> = Vec::new();
@@ -382,9 +383,8 @@ impl<'a> Package<'a> {
     }
 
     /// Returns the bytes of an access, for all values of the numbers, and whether all are touched.
-    fn ranges(&self, access: &Access, len: u64) -> (Vec<Range<u64>>, bool) {
+    fn ranges(&self, access: &Access, len: u64, gap: i128) -> (Vec<Range<u64>>, bool) {
         let (form, bytes) = (&access.offset, access.bytes);
-        let gap = if access.writes { 0 } else { i128::from(GAP_BYTES) };
         if self.is_wild(form, WILD.saturating_mul(bytes.into())) {
             let whole = 0..len;
             return (vec![whole], false);

@@ -3,10 +3,12 @@
 //! ```text
 //!   text ──scan──▶ lines of tokens ──conditions, definitions──▶ tokens ──expand──▶ tokens of C
 //! ```
-//! A token that comes from a macro has the place where the macro is used. Included files are not read: a
-//! source that needs one is refused where it uses an unknown name.
+//! 1. A token that comes from a macro has the place where the macro is used.
+//! 2. Included files are not read: a source that needs one is refused where it uses an unknown name.
+//! 3. Whether a macro of the compiler is defined is unknown, and after an `#include` whether any is. Such a
+//!    condition is assumed to hold, or not, for each reading of the source.
 
-use crate::Refusal;
+use crate::{Language, Refusal};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -49,6 +51,8 @@ const SIGNS: [&str; 24] = [
 const DEPTH: usize = 64;
 /// The most tokens of an expanded source.
 const TOKENS: usize = 1 << 20;
+/// The most readings of a source.
+const READINGS: usize = 32;
 
 #[derive(Debug)]
 struct Macro {
@@ -128,20 +132,50 @@ fn number(text: &str) -> usize {
     text.chars().take_while(goes_on).count()
 }
 
-/// Returns the tokens of a source, with these macros defined first, each as `NAME` or `NAME=TOKENS`.
-pub(crate) fn tokens(text: &str, defines: &[String]) -> Result<Vec<Token>, Refusal> {
-    let mut preprocessor = Preprocessor { macros: HashMap::new(), tokens: Vec::new() };
-    for define in defines {
-        let (name, value) = define.split_once('=').unwrap_or((define, "1"));
-        let mut body = scan(value)?;
-        body.iter_mut().for_each(|token| token.at = 0);
-        preprocessor.macros.insert(name.trim().into(), Rc::new(Macro { parameters: None, body }));
+/// Conditions on macros of the compiler, each with whether it is assumed to hold.
+pub(crate) type Assumed = Vec<(Rc<str>, bool)>;
+
+/// Returns the tokens of each reading of a source, with these macros defined first, each as `NAME` or
+/// `NAME=TOKENS`. In the first one, no condition is assumed to hold.
+pub(crate) fn readings(
+    text: &str,
+    defines: &[String],
+    language: Language,
+) -> Vec<(Assumed, Result<Vec<Token>, Refusal>)> {
+    let (mut open, mut readings) = (vec![Assumed::new()], Vec::new());
+    while let Some(assumed) = open.pop() {
+        let mut preprocessor = Preprocessor {
+            language,
+            assumed: &assumed,
+            unknown: None,
+            has_included: false,
+            macros: HashMap::new(),
+            tokens: Vec::new(),
+        };
+        let read = preprocessor.read(text, defines);
+        let Some((at, condition)) = preprocessor.unknown else {
+            let read = read.map(|()| preprocessor.tokens);
+            readings.push((assumed, read));
+            continue;
+        };
+        if readings.len() + open.len() >= READINGS {
+            let refusal =
+                Refusal::new(at, "too many conditions on macros of the compiler or of included files");
+            return vec![(assumed, Err(refusal))];
+        }
+        let with = |holds| assumed.iter().cloned().chain([(condition.clone(), holds)]).collect();
+        open.extend([with(true), with(false)]);
     }
-    preprocessor.run(&scan(text)?)?;
-    Ok(preprocessor.tokens)
+    readings
 }
 
-struct Preprocessor {
+struct Preprocessor<'a> {
+    language: Language,
+    assumed: &'a Assumed,
+    /// The first condition that is neither known nor assumed, and its place.
+    unknown: Option<(Place, Rc<str>)>,
+    /// Whether a file may have defined macros.
+    has_included: bool,
     macros: HashMap<Rc<str>, Rc<Macro>>,
     tokens: Vec<Token>,
 }
@@ -155,7 +189,44 @@ struct Part {
     is_active: bool,
 }
 
-impl Preprocessor {
+impl Preprocessor<'_> {
+    fn read(&mut self, text: &str, defines: &[String]) -> Result<(), Refusal> {
+        for define in defines {
+            let (name, value) = define.split_once('=').unwrap_or((define, "1"));
+            let mut body = scan(value)?;
+            body.iter_mut().for_each(|token| token.at = 0);
+            self.macros.insert(name.trim().into(), Rc::new(Macro { parameters: None, body }));
+        }
+        self.run(&scan(text)?)
+    }
+
+    /// Returns whether a macro is defined, if that is known.
+    fn defined(&self, name: &str) -> Option<bool> {
+        let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+        let (here, elsewhere): (&[&str], &[&str]) = match self.language {
+            Language::OpenCl => {
+                (&["__OPENCL_VERSION__", "__OPENCL_C_VERSION__"], &["__CUDA", "__NV", "__cplusplus"])
+            }
+            Language::Cuda => {
+                (&["__CUDACC__", "__CUDACC_RTC__", "__CUDA_ARCH__", "__cplusplus"], &["__OPENCL", "cl_"])
+            }
+        };
+        if self.macros.contains_key(name) || here.contains(&name) {
+            return Some(true);
+        }
+        let is_open = !begins(elsewhere) && (self.has_included || begins(&["_", "cl_", "CL_"]));
+        (!is_open).then_some(false)
+    }
+
+    /// Returns whether a condition is assumed to hold.
+    fn assumed(&mut self, at: Place, condition: String) -> bool {
+        if let Some((_, holds)) = self.assumed.iter().find(|(known, _)| **known == condition) {
+            return *holds;
+        }
+        self.unknown.get_or_insert((at, condition.into()));
+        false
+    }
+
     fn run(&mut self, tokens: &[Token]) -> Result<(), Refusal> {
         let mut parts: Vec<Part> = Vec::new();
         let mut at = 0;
@@ -199,10 +270,13 @@ impl Preprocessor {
             is_settled: is_true,
             is_active: is_active && is_true,
         };
-        let is_defined = |this: &Self| rest.first().is_some_and(|name| this.macros.contains_key(&name.text));
         match &*name.text {
-            "ifdef" => parts.push(begin(is_defined(self))),
-            "ifndef" => parts.push(begin(!is_defined(self))),
+            "ifdef" | "ifndef" => {
+                let of = rest.first().map_or("", |name| &*name.text);
+                let known = if is_active { self.defined(of) } else { Some(false) };
+                let is_defined = known.unwrap_or_else(|| self.assumed(at, format!("defined({of})")));
+                parts.push(begin(is_defined == name.is("ifdef")));
+            }
             "if" => parts.push(begin(is_active && self.condition(at, rest)?)),
             "elif" | "else" => {
                 let part = parts.last_mut().ok_or_else(|| Refusal::new(at, "an #else without its #if"))?;
@@ -218,7 +292,7 @@ impl Preprocessor {
                 rest.first().and_then(|name| self.macros.remove(&name.text));
             }
             "error" if is_active => return Err(Refusal::new(at, "an #error")),
-            // Includes declare functions and constants. What they define is unknown where it is used.
+            "include" if is_active => self.has_included = true,
             _ => {}
         }
         Ok(())
@@ -298,8 +372,8 @@ impl Preprocessor {
         Ok(result)
     }
 
-    /// Evaluates the condition of an `#if`. Unknown names are 0.
-    fn condition(&self, at: Place, line: &[Token]) -> Result<bool, Refusal> {
+    /// Evaluates the condition of an `#if`. Names that are not defined are 0.
+    fn condition(&mut self, at: Place, line: &[Token]) -> Result<bool, Refusal> {
         let mut replaced = Vec::new();
         let mut rest = line;
         while let Some((token, after)) = rest.split_first() {
@@ -310,16 +384,28 @@ impl Preprocessor {
             }
             let skipped = usize::from(rest.first().is_some_and(|token| token.is("(")));
             let name = rest.get(skipped).ok_or_else(|| Refusal::new(at, "a `defined` of nothing"))?;
-            let value = if self.macros.contains_key(&name.text) { "1" } else { "0" };
+            let Some(is_defined) = self.defined(&name.text) else {
+                return Ok(self.assumed(at, written(line)));
+            };
+            let value = if is_defined { "1" } else { "0" };
             replaced.push(Token { kind: Kind::Number, text: value.into(), ..token.clone() });
             rest = &rest[(2 * skipped + 1).min(rest.len())..];
         }
         let mut tokens = self.expand(&replaced, &mut Vec::new())?;
+        let mut names = tokens.iter().filter(|token| token.kind == Kind::Name);
+        if names.any(|name| self.defined(&name.text) != Some(false)) {
+            return Ok(self.assumed(at, written(line)));
+        }
         for token in tokens.iter_mut().filter(|token| token.kind == Kind::Name) {
             (token.kind, token.text) = (Kind::Number, "0".into());
         }
         crate::syntax::constant(&tokens, at).map(|value| value != 0)
     }
+}
+
+fn written(tokens: &[Token]) -> String {
+    let texts: Vec<_> = tokens.iter().map(|token| &*token.text).collect();
+    texts.join(" ")
 }
 
 /// Returns the arguments of a macro whose `(` is at this index, and the index behind them.
@@ -348,8 +434,39 @@ mod tests {
 
     fn expanded(text: &str, defines: &[&str]) -> Result<String, String> {
         let defines: Vec<_> = defines.iter().map(|define| (*define).to_owned()).collect();
-        let tokens = tokens(text, &defines).map_err(|refusal| refusal.to_string())?;
-        Ok(tokens.iter().map(|token| &*token.text).collect::<Vec<_>>().join(" "))
+        let mut readings = readings(text, &defines, Language::OpenCl);
+        let tokens = readings.remove(0).1.map_err(|refusal| refusal.to_string())?;
+        Ok(written(&tokens))
+    }
+
+    #[test]
+    fn conditions_on_the_compiler_are_read_both_ways() {
+        let read = |text: &str, language| {
+            let readings = readings(text, &[], language).into_iter();
+            readings.map(|(_, tokens)| written(&tokens.unwrap_or_default())).collect::<Vec<_>>()
+        };
+        for (text, opencl, cuda) in [
+            ("#ifdef cl_khr_fp64\na\n#else\nb\n#endif", &["b", "a"][..], &["b"][..]),
+            ("#ifndef _F\na\n#endif\n#ifdef _F\nb\n#endif", &["a", "b"], &["a", "b"]),
+            ("#ifdef __CUDACC__\na\n#else\nb\n#endif", &["b"], &["a"]),
+            ("#if __OPENCL_C_VERSION__ >= 120\na\n#endif", &["", "a"], &[""]),
+            ("#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700\na\n#endif", &[""], &["", "a"]),
+            ("#ifdef F\na\n#endif", &[""], &[""]),
+            (
+                "#include \"f.h\"\n#ifdef F\na\n#endif\n#if G\nb\n#endif",
+                &["", "b", "a", "a b"],
+                &["", "b", "a", "a b"],
+            ),
+            ("#define _F\n#ifdef _F\na\n#endif", &["a"], &["a"]),
+            ("#ifdef F\n#ifdef _F\na\n#endif\n#endif", &[""], &[""]),
+        ] {
+            assert_eq!(read(text, Language::OpenCl), opencl, "{text}");
+            assert_eq!(read(text, Language::Cuda), cuda, "{text}");
+        }
+        let many: String = (0..6).map(|n| format!("#ifdef _F{n}\na\n#endif\n")).collect();
+        assert!(
+            readings(&many, &[], Language::OpenCl).remove(0).1.unwrap_err().to_string().contains("too many")
+        );
     }
 
     #[test]

@@ -66,6 +66,21 @@ impl Value {
         }
     }
 
+    /// Returns the value of a known `bool`.
+    pub(crate) fn flag(&self) -> Option<bool> {
+        match self {
+            Self::Integer(Integer { poly, bytes: 1, .. }) => {
+                poly.constant().filter(|value| (0..=1).contains(value)).map(|value| value == 1)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns whether the value is that of a `bool`, known or not.
+    pub(crate) fn is_flag(&self) -> bool {
+        matches!(self, Self::Test(_)) || self.flag().is_some()
+    }
+
     /// Returns the condition under which the value is not 0.
     pub(crate) fn truth(&self) -> Condition {
         match self {

@@ -102,6 +102,8 @@ impl Machine<'_> {
         let (tested, left) = self.turn((condition, is_tested_first), step, body)?;
         self.conditions.truncate(held);
         self.stack.truncate(depth);
+        let ended_under = std::mem::take(&mut self.ended_under);
+        let ended: Vec<Value> = changed.iter().map(|index| self.stack[*index].1.clone()).collect();
 
         // What follows knows the number of turns as far as the condition ended them.
         let last = Poly::symbol(Symbol::Some(self.fresh()));
@@ -112,7 +114,37 @@ impl Machine<'_> {
             condition.each(&mut |poly| depends |= self.is_newer_term(poly, newest));
             depends
         };
-        if let Some(tested) = tested.filter(|tested| !tested.is_unknown() && !depends_on_turn(tested)) {
+        let tested = tested.filter(|tested| !tested.is_unknown() && !depends_on_turn(tested));
+        // A flag has its value of the last turn, if there is one.
+        let mut flags: Vec<Option<Value>> = vec![None; changed.len()];
+        if let Some(tested) = tested.as_ref().filter(|_| is_tested_first) {
+            let of_last = Poly::symbol(Symbol::Some(self.symbols));
+            let symbol = Symbol::Turn(turn);
+            // It is the last one because the test fails after it, or because it ends early.
+            let mut is_last = vec![tested.with(symbol, &(&of_last + &Poly::from(1))).negated()];
+            is_last.extend(ended_under.iter().map(|under| {
+                let own = under[held.min(under.len())..].iter().filter(|of| !depends_on_turn(of));
+                Condition::All(own.map(|of| of.with(symbol, &of_last)).collect())
+            }));
+            let is_last = Condition::Any(is_last);
+            for (place, value) in ended.iter().enumerate() {
+                let flag = value.truth();
+                if growth[place].is_none() && value.is_flag() && !depends_on_turn(&flag) {
+                    let none = tested.with(symbol, &zero).negated();
+                    flags[place] = Some(Value::Test(Condition::Any(vec![
+                        Condition::All(vec![none, first[place].truth()]),
+                        Condition::All(vec![
+                            Condition::at_least(&of_last, &zero),
+                            tested.with(symbol, &of_last),
+                            is_last.clone(),
+                            flag.with(symbol, &of_last),
+                        ]),
+                    ])));
+                }
+            }
+            self.fresh();
+        }
+        if let Some(tested) = tested {
             let before = &last - &Poly::from(1);
             let none = Condition::at_least(&zero, &last);
             let symbol = Symbol::Turn(turn);
@@ -137,7 +169,11 @@ impl Machine<'_> {
         let entered = at_turn(&number);
         for (place, (index, value)) in changed.iter().zip(at_turn(&last)).enumerate() {
             let is_same = left.iter().all(|early| early[*index].1 == entered[place]);
-            self.stack[*index].1 = if is_same { value } else { astray(&value) };
+            self.stack[*index].1 = match flags[place].take() {
+                Some(flag) => flag,
+                None if is_same => value,
+                None => astray(&value),
+            };
         }
         if let Some(condition) = condition.filter(|_| is_tested_first) {
             // The test that ends the loop may change variables, too.
@@ -174,9 +210,11 @@ impl Machine<'_> {
             tested = Some(condition);
         }
         let (held, depth) = (self.conditions.len(), self.stack.len());
-        let outer = std::mem::take(&mut self.left);
+        let outer = (std::mem::take(&mut self.left), std::mem::take(&mut self.left_under));
         let leaves = self.exec(body);
-        let left = std::mem::replace(&mut self.left, outer);
+        let left = std::mem::replace(&mut self.left, outer.0);
+        // Those of a loop in this one are taken already.
+        self.ended_under = std::mem::replace(&mut self.left_under, outer.1);
         leaves?;
         self.conditions.truncate(held);
         self.stack.truncate(depth);

@@ -662,6 +662,45 @@ pub(crate) const BODIES: &[(&str, &str)] = &[
     ("uint h = (i * 2654435761u) >> 26; a[i] = b[h];", "a w 64..128, b r 0..256, k -"),
     ("uint h = i * 2654435761u; a[i] = b[h < n ? h : 0];", "a w 64..128, b r 0..256, k -"),
     ("uint q = i - 20u; a[i] = b[q / 67108864u];", "a w 64..128, b r 0..256, k -"),
+    // Choices: two between the same numbers are two, and one with a condition is not both.
+    ("int x = b[i] > 5 ? 1 : 0, y = b[i + 1] > 5 ? 1 : 0; a[i + 1 + x - y] = 1;", "a u 64..136"),
+    ("int x = b[i] > 5 ? 9 : 3, y = b[i + 1] > 5 ? 9 : 3; if (x > y) a[i] = 1;", "a u 64..128"),
+    ("int x = b[i] > 5 ? 9 : 3; if (x > 5 && x < 4) a[i] = 1; a[0] = x;", "a w 0..4, b r"),
+    ("int x = i > 20 ? 9 : 3; a[x] = 1;", "a w 12..16 36..40, b -, k -"),
+    ("int w = i > 0 ? i - 1 : i; a[i] = b[w];", "a w 64..128, b r 60..124, k -"),
+    ("int w = i; if (i % 2) w = i + 1; a[i] = b[w];", "a w 64..128, b r 64..132, k -"),
+    ("int p = 0; for (int j = 0; j < 4; j++) { p += b[j] > 0 ? 1 : 0; a[p] = 1; }", "a refused"),
+    // Flags.
+    ("bool is = false; if (i > 20) is = true; if (is) a[i] = 1;", "a w 84..128, b -, k -"),
+    ("bool is = true; if (i > 20) is = false; if (!is) a[i] = 1;", "a w 84..128, b -, k -"),
+    ("bool is = b[i] > 3; if (i > 20) is = false; if (is) a[i] = 1;", "a u 64..84"),
+    (
+        "bool is; for (int j = 0; j < 3; j++) { is = false; if (i > 20 + j) is = true; if (j == 2) break; } \
+         if (is) a[i] = 1;",
+        "a u 92..128, b -, k -",
+    ),
+    (
+        "bool is = true; for (int j = 0; j < 3; j++) { if (b[j] > 9) break; is = i > 20 + j; } if (!is) a[i] = 1;",
+        "a u 64..128",
+    ),
+    ("bool is = i > 20; for (int j = 5; j < 3; j++) is = false; if (is) a[i] = 1;", "a w 84..128, b -, k -"),
+    ("bool is = false; for (int j = 0; j < 3; j++) is = is || i == j; if (is) a[i] = 1;", "a u 64..128"),
+    (
+        "bool is; for (int j = 0; j < 3; j++) { if (b[j] > 0) { is = true; if (j == 0) a[i] = 1; } \
+         else is = false; } if (!is) a[i] = 2;",
+        "a u 64..128",
+    ),
+    (
+        "bool is; for (int j = 0; j < 3; j++) { is = b[j] > 0; if (is && j == 0) a[i] = 1; } if (!is) a[i] = 2;",
+        "a u 64..128",
+    ),
+    (
+        "int x = 0; for (int j = 0; j < 3; j++) { x = b[j] > 0 ? 4 : 8; if (x == 4 && j == 0) a[i] = 1; } \
+         if (x == 8) a[i] = 2;",
+        "a u 64..128",
+    ),
+    // What is read beside what is written.
+    ("for (int j = 0; j < 2; j++) a[j * 32 + i / 8] *= 2;", "a u 8..16 136..144, b -, k -"),
     // Tests as numbers.
     ("if ((i < 20) | (i > 24)) return; a[i] = 1;", "a w 80..100, b -, k -"),
     ("bool in = i > 20 && i < n; if (!in) return; a[i] = 1;", "a w 84..128, b -, k -"),

@@ -89,3 +89,33 @@ fn the_global_size_is_that_of_whole_groups() {
     let part = analysis.launch(&launch).part(1, 0..16, 256).expect("a part");
     assert_eq!(part.bytes, [48 * 4..64 * 4]);
 }
+
+/// What the compiler defines is unknown.
+#[test]
+fn macros_of_the_compiler() {
+    for (text, expected) in [
+        (
+            "#ifdef cl_khr_fp64\ntypedef double real;\n#else\ntypedef float real;\n#endif\n\
+             kernel void f(global real *a) { a[get_global_id(0)] = 1; }",
+            "refused 6:13: `defined(cl_khr_fp64)`, which the compiler or an included file decides",
+        ),
+        (
+            "#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#endif\n\
+             kernel void f(global float *a) { a[get_global_id(0)] = 1; }",
+            "a w 64..128",
+        ),
+        (
+            "#ifndef cl_khr_fp64\n#error no doubles\n#endif\n\
+             kernel void f(global double *a) { a[get_global_id(0)] = 1; }",
+            "a w 128..256",
+        ),
+        (
+            "#include \"sizes.h\"\n#ifndef N\n#define N 2\n#endif\n\
+             kernel void f(global float *a) { a[N * get_global_id(0)] = 1; }",
+            "refused",
+        ),
+    ] {
+        let found = touched(text, Language::OpenCl);
+        assert!(found.contains(expected), "{text}\n    found    {found}\n    expected {expected}");
+    }
+}
