@@ -352,10 +352,10 @@ mod tests {
                 (Access::ReadOnly, Access::WriteInvalidate),
                 "{name}"
             );
-            let bytes = reads().bytes(&(16..24), input.raw().len());
+            let read_part = reads().ranges(&(16..24), input.raw().len());
             assert_eq!(
                 (read.ranges(16..24), written.ranges(16..24)),
-                (Ok(vec![bytes]), Ok(vec![64..96])),
+                (Ok(read_part), Ok(vec![64..96])),
                 "{name}"
             );
             assert_eq!(

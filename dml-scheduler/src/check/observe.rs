@@ -3,13 +3,13 @@
 //! ```text
 //!   package ──▶ run with the latest contents ──▶ bytes that change: written
 //!           ──▶ run with moved values below a byte, and from it on ──bisection──▶ first and last element read
-//!   several packages ──▶ first = per_item * begin - before, end = per_item * end + after ──▶ confirmed on others
+//!   several packages ──▶ first = bytes * begin - before, end = bytes * end + after ──▶ confirmed on others
 //! ```
-//! 1. A part is one range. A kernel that touches layers touches the whole range between them.
+//! 1. What is read is one range: a kernel that reads layers reads the whole range between them.
 //! 2. What has no effect on the results is not seen: see [`check_footprints`](super::check_footprints).
 //! 3. A part that no line describes, or that further packages do not confirm, is unknown.
 
-use super::runs::{Check, Run, differences};
+use super::runs::{Check, Run, differences, joined};
 use super::values::{Outside, WAYS};
 use super::{CheckError, check_footprints, prepared};
 use crate::base::package::{Package, UnitId};
@@ -19,44 +19,58 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 
-/// A part of a buffer, as observed: an item touches `per_item` bytes from `per_item * item` on, and more
-/// before and behind.
+/// A part of a buffer, as observed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ObservedPart {
     /// The same bytes for every package.
     Fixed(Range<u64>),
-    /// Bytes `per_item * begin - before .. per_item * end + after`, within the buffer.
+    /// The same number of bytes for each group of `items` items: `bytes * first - before .. bytes * end +
+    /// after` for the groups `first..end`, within the buffer.
     PerItem {
-        /// The bytes of an item.
-        per_item: u64,
-        /// Further bytes before those of the first item; less than 0 for a part that begins later.
+        /// The items of a group: 1, or as many as in a work-group.
+        items: u64,
+        /// The bytes of a group.
+        bytes: u64,
+        /// Further bytes before those of the first group; less than 0 for a part that begins later.
         before: i64,
-        /// Further bytes behind those of the last item.
+        /// Further bytes behind those of the last group.
         after: i64,
+    },
+    /// `bytes` bytes for an item in each layer, such as those of a column in each row.
+    PerLayer {
+        /// The bytes of an item in a layer.
+        bytes: u64,
+        /// The bytes of a layer.
+        layer_bytes: u64,
     },
 }
 
 impl ObservedPart {
-    /// Returns the part of `per_item` bytes for an item, and more before and behind.
+    /// Returns the part of `bytes` bytes for an item, and more before and behind.
     #[must_use]
-    pub const fn per_item(per_item: u64, before: i64, after: i64) -> Self {
-        Self::PerItem { per_item, before, after }
+    pub const fn per_item(bytes: u64, before: i64, after: i64) -> Self {
+        Self::PerItem { items: 1, bytes, before, after }
     }
 
-    /// Returns the bytes that items touch in a buffer of `len` bytes.
+    /// Returns the bytes that items touch in a buffer of `len` bytes: ascending, disjoint ranges.
     #[must_use]
-    pub fn bytes(&self, items: &Range<u64>, len: u64) -> Range<u64> {
-        match *self {
-            Self::Fixed(ref bytes) => bytes.clone(),
-            Self::PerItem { per_item, before, after } => {
-                let at = |item: u64, shift: i128| {
-                    (i128::from(item) * i128::from(per_item) + shift).clamp(0, len.into()) as u64
+    pub fn ranges(&self, items: &Range<u64>, len: u64) -> Vec<Range<u64>> {
+        let ranges = match *self {
+            Self::Fixed(ref bytes) => vec![bytes.clone()],
+            Self::PerItem { items: of_group, bytes, before, after } => {
+                let at = |group: u64, shift: i128| {
+                    (i128::from(group) * i128::from(bytes) + shift).clamp(0, len.into()) as u64
                 };
-                let start = at(items.start, -i128::from(before));
-                start..at(items.end, after.into()).max(start)
+                let start = at(items.start / of_group, -i128::from(before));
+                let end = at(items.end.div_ceil(of_group), after.into()).max(start);
+                Vec::from([start..end])
             }
-        }
+            Self::PerLayer { bytes, layer_bytes } => {
+                Footprint::layers(bytes, layer_bytes, 0).ranges(items.clone(), len).unwrap_or_default()
+            }
+        };
+        ranges.into_iter().filter(|range| !range.is_empty()).collect()
     }
 
     /// Returns the footprint of the part in a buffer of `len` bytes.
@@ -64,10 +78,11 @@ impl ObservedPart {
     pub fn footprint(&self, len: u64) -> Footprint {
         match *self {
             Self::Fixed(ref bytes) if *bytes == (0..len) => Footprint::Whole,
-            Self::PerItem { per_item, before: 0, after: 0 } => Footprint::one_to_one(per_item),
+            Self::PerItem { items: 1, bytes, before: 0, after: 0 } => Footprint::one_to_one(bytes),
+            Self::PerLayer { bytes, layer_bytes } => Footprint::layers(bytes, layer_bytes, 0),
             _ => {
                 let part = self.clone();
-                Footprint::of(move |items| part.bytes(&items, len))
+                Footprint::of_ranges(move |items| part.ranges(&items, len))
             }
         }
     }
@@ -101,8 +116,10 @@ impl Observed {
             (Some(Observation::Part(reads)), None) => return Some((Access::ReadOnly, reads.footprint(len))),
             (None, Some(Observation::Part(writes))) => writes.footprint(len),
             (Some(Observation::Part(reads)), Some(Observation::Part(writes))) => {
-                let both = (reads.clone(), writes.clone());
-                Footprint::of_ranges(move |items| vec![both.0.bytes(&items, len), both.1.bytes(&items, len)])
+                let both = [reads.clone(), writes.clone()];
+                Footprint::of_ranges(move |items| {
+                    both.iter().flat_map(|part| part.ranges(&items, len)).collect()
+                })
             }
             _ => return None,
         };
@@ -176,8 +193,12 @@ impl fmt::Display for Observation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Part(ObservedPart::Fixed(bytes)) => write!(f, "bytes {bytes:?} for every package"),
-            Self::Part(ObservedPart::PerItem { per_item, before, after }) => {
-                write!(f, "{per_item} bytes per item, {before} before and {after} behind")
+            Self::Part(ObservedPart::PerItem { items, bytes, before, after }) => {
+                let each = if *items == 1 { "item".to_owned() } else { format!("{items} items") };
+                write!(f, "{bytes} bytes per {each}, {before} before and {after} behind")
+            }
+            Self::Part(ObservedPart::PerLayer { bytes, layer_bytes }) => {
+                write!(f, "{bytes} bytes per item in each {layer_bytes} bytes")
             }
             Self::Unknown { items, bytes } => {
                 write!(f, "no part that grows with the items, such as bytes {bytes:?} for items {items:?}")
@@ -214,27 +235,32 @@ pub fn observe_footprints(
     }
     let buffers = kernel.arguments().iter().enumerate().filter(|(_, argument)| !argument.is_reduced());
     let observed = buffers.map(|(index, argument)| {
-        let len = argument.buffer().len();
         let copy = check.copies.iter().position(|copied| &copied.of == argument.buffer()).unwrap_or_default();
-        let of = |which: fn(&Touched) -> &Option<Range<u64>>| {
-            let parts: Vec<_> = seen.iter().map(|touched| which(&touched[copy]).clone()).collect();
-            fitted(&packages, &parts, len)
+        let of = |which: fn(&Touched) -> &[Range<u64>]| Seen {
+            packages: &packages,
+            parts: seen.iter().map(|touched| which(&touched[copy])).collect(),
+            grain: kernel.grain(),
+            items,
+            len: argument.buffer().len(),
         };
-        let (reads, writes) = (of(|touched| &touched.reads), of(|touched| &touched.writes));
-        let overwrites =
-            reads.is_none() && writes.is_some() && seen.iter().all(|touched| touched[copy].is_full);
-        Observed { argument: kernel.position(index), reads, writes, overwrites }
+        let (reads, writes) = (of(|touched| touched.reads.as_slice()), of(|touched| &touched.writes));
+        let (read, written) = (reads.part(), writes.disjoint_part());
+        let overwrites = match &written {
+            Some(Observation::Part(part)) => read.is_none() && writes.are(part),
+            _ => false,
+        };
+        Observed { argument: kernel.position(index), reads: read, writes: written, overwrites }
     });
     Ok(observed.collect())
 }
 
-/// What a package touches of a copy: the range from the first to the last byte.
+/// What a package touches of a copy.
 #[derive(Clone, Debug, Default)]
 struct Touched {
+    /// From the first to the last element.
     reads: Option<Range<u64>>,
-    writes: Option<Range<u64>>,
-    /// Whether every element of the written range changes in some run.
-    is_full: bool,
+    /// All elements that change in some run.
+    writes: Vec<Range<u64>>,
 }
 
 /// Returns packages of several sizes at several places, of which the first ones are in the middle.
@@ -271,45 +297,100 @@ fn of_package(check: &Check<'_>, items: &Range<u64>) -> Result<Vec<Touched>, Che
         let moved = (0..WAYS).map(|way| run(Outside::Below { way, copy, byte }));
         let moved: Vec<Run> = moved.collect::<Result<_, _>>()?;
         let runs = std::iter::once(&first).chain(&moved);
-        let changed: BTreeSet<u64> =
-            runs.flat_map(|run| differences(&run.before[copy], &run.after[copy])).collect();
-        let writes = changed.first().zip(changed.last()).map(|(first, last)| *first..*last + 1);
+        let changed = runs.flat_map(|run| differences(&run.before[copy], &run.after[copy]));
+        let changed: BTreeSet<u64> = changed.map(|byte| byte / copied.unit).collect();
+        let elements =
+            changed.into_iter().map(|element| element * copied.unit..((element + 1) * copied.unit).min(byte));
+        let writes = joined(elements.collect());
         let reads = check.read(copy, &first, &moved, &run)?;
-        let unit = copied.unit;
-        let whole = |bytes: Range<u64>| bytes.start / unit * unit..bytes.end.next_multiple_of(unit).min(byte);
-        let writes = writes.map(whole);
-        let elements = changed.iter().map(|byte| byte / unit).collect::<BTreeSet<_>>().len() as u64;
-        let is_full = writes.as_ref().is_none_or(|of| (of.end - of.start).div_ceil(unit) == elements);
-        all.push(Touched { reads, writes, is_full });
+        all.push(Touched { reads, writes });
     }
     Ok(all)
 }
 
-/// Returns the part that packages have in common, if there is one that describes all.
-fn fitted(packages: &[Range<u64>], parts: &[Option<Range<u64>>], len: u64) -> Option<Observation> {
-    let seen: Vec<_> =
-        packages.iter().zip(parts).filter_map(|(items, part)| Some((items, part.as_ref()?))).collect();
-    let (items, first) = seen.first()?;
-    let unknown = || Observation::Unknown { items: (*items).clone(), bytes: (*first).clone() };
-    if seen.iter().all(|(_, part)| part == first) && seen.len() == packages.len() && packages.len() > 1 {
-        return Some(Observation::Part(ObservedPart::Fixed((*first).clone())));
+/// What packages touch of a buffer.
+struct Seen<'a> {
+    packages: &'a [Range<u64>],
+    parts: Vec<&'a [Range<u64>]>,
+    grain: u64,
+    items: u64,
+    len: u64,
+}
+
+impl Seen<'_> {
+    /// Returns the part that packages have in common, if there is one that describes all.
+    fn part(&self) -> Option<Observation> {
+        let (items, parts) = self.packages.iter().zip(&self.parts).find(|(_, parts)| !parts.is_empty())?;
+        let part = self.fixed().or_else(|| self.per_layer()).or_else(|| self.per_item());
+        let unknown = || Observation::Unknown { items: items.clone(), bytes: hull(parts) };
+        Some(part.map_or_else(unknown, Observation::Part))
     }
-    // The ends of the buffer cut off borders.
-    let inner = seen.iter().find(|(other, part)| other.start != items.start && part.start > 0);
-    let per_item = inner.or(seen.get(1)).and_then(|(other, part)| {
-        let (distance, shift) = (other.start.abs_diff(items.start), part.start.abs_diff(first.start));
-        (distance > 0 && shift % distance == 0).then(|| shift / distance)
-    });
-    let Some(per_item) = per_item.filter(|per_item| *per_item > 0) else { return Some(unknown()) };
-    let border =
-        |end: u64, item: u64| i64::try_from(i128::from(end) - i128::from(item) * i128::from(per_item)).ok();
-    let (Some(start), Some(after)) = (border(first.start, items.start), border(first.end, items.end)) else {
-        return Some(unknown());
-    };
-    let part = ObservedPart::PerItem { per_item, before: -start, after };
-    let is_it = packages.iter().zip(parts).all(|(items, found)| {
-        let expected = part.bytes(items, len);
-        found.as_ref().map_or(expected.is_empty(), |found| *found == expected)
-    });
-    Some(if is_it { Observation::Part(part) } else { unknown() })
+
+    /// As [`part`](Self::part), for packages that must not touch the same bytes.
+    fn disjoint_part(&self) -> Option<Observation> {
+        let part = self.part()?;
+        if let Observation::Part(found @ ObservedPart::PerItem { before, after, .. }) = &part
+            && *before + *after > 0
+        {
+            let bytes = hull(&found.ranges(&self.packages[0], self.len));
+            return Some(Observation::Unknown { items: self.packages[0].clone(), bytes });
+        }
+        Some(part)
+    }
+
+    /// Returns whether all packages touch exactly a part.
+    fn are(&self, part: &ObservedPart) -> bool {
+        self.packages.iter().zip(&self.parts).all(|(items, found)| part.ranges(items, self.len) == *found)
+    }
+
+    fn fixed(&self) -> Option<ObservedPart> {
+        let is_same = self.parts.len() > 1 && self.parts.windows(2).all(|two| two[0] == two[1]);
+        is_same.then(|| ObservedPart::Fixed(hull(self.parts[0])))
+    }
+
+    fn per_layer(&self) -> Option<ObservedPart> {
+        let [first, second, ..] = self.parts[0] else { return None };
+        let items = self.packages[0].end - self.packages[0].start;
+        let part = ObservedPart::PerLayer {
+            bytes: (first.end - first.start) / items,
+            layer_bytes: second.start - first.start,
+        };
+        self.are(&part).then_some(part)
+    }
+
+    fn per_item(&self) -> Option<ObservedPart> {
+        let seen = || self.packages.iter().zip(&self.parts).filter(|(_, parts)| !parts.is_empty());
+        let (items, first) = seen().next().map(|(items, parts)| (items, hull(parts)))?;
+        // The ends of the buffer cut off borders.
+        let inner = seen().find(|(other, parts)| other.start != items.start && parts[0].start > 0);
+        let (other, second) = inner.or(seen().nth(1)).map(|(items, parts)| (items, hull(parts)))?;
+        let (distance, shift) = (other.start.abs_diff(items.start), second.start.abs_diff(first.start));
+        let of_group = if distance > 0 && shift % distance == 0 { 1 } else { self.grain };
+        let groups = distance / of_group;
+        let bytes = (groups > 0 && shift % groups == 0).then(|| shift / groups).filter(|bytes| *bytes > 0)?;
+        let border = |end: u64, group: u64| {
+            i64::try_from(i128::from(end) - i128::from(group) * i128::from(bytes)).ok()
+        };
+        let before = -border(first.start, items.start / of_group)?;
+        let after = border(first.end, items.end.div_ceil(of_group))?;
+        let part = ObservedPart::PerItem { items: of_group, bytes, before, after };
+        let is_it = self.packages.iter().zip(&self.parts).all(|(items, found)| {
+            let (found, expected) = (hull(found), hull(&part.ranges(items, self.len)));
+            // The first and the last items may do less, as those of a border that stays.
+            let is_end = items.start < self.grain || items.end + self.grain > self.items;
+            found == expected
+                || is_end && (found.is_empty() || expected.start <= found.start && found.end <= expected.end)
+        });
+        // Elements between those of two packages belong to one of them.
+        let (before, after) = match before + after {
+            0.. => (before, after),
+            _ if before <= 0 && after <= 0 => (0, 0),
+            _ => (before, -before),
+        };
+        is_it.then_some(ObservedPart::PerItem { items: of_group, bytes, before, after })
+    }
+}
+
+fn hull(ranges: &[Range<u64>]) -> Range<u64> {
+    ranges.first().map_or(0..0, |first| first.start..ranges[ranges.len() - 1].end)
 }

@@ -452,7 +452,7 @@ pub(super) fn differences(one: &[u8], other: &[u8]) -> Vec<u64> {
 }
 
 /// Sorts ranges, and merges those that overlap or touch.
-fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+pub(super) fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_by_key(|range| range.start);
     ranges.dedup_by(|next, last| {

@@ -50,6 +50,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "examples/transfers.rs",
     "src/bin/dml/run.rs",
     "tests/functions.rs",
+    "tests/analysing.rs",
     "tests/observing.rs",
     "tests/kernels/",
     "tests/iterating.rs",
