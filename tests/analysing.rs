@@ -16,48 +16,7 @@ const MATMUL: &str = include_str!("../dml-workloads/src/kernels/matmul.cl");
 const PRODUCT: &str = include_str!("../examples/apps/matmul/matmul.cl");
 const NBODY: &str = include_str!("../dml-workloads/src/kernels/nbody.cl");
 const GAUSSIAN: &str = include_str!("../dml-workloads/src/kernels/gaussian.cl");
-/// Kernels whose groups also compute the border of their neighbours, as hotspot and pathfinder of Rodinia.
-const OVERLAPPING: &str = "
-    #define GROUP 16
-    #define BORDER 2
-    #define INNER (GROUP - 2 * BORDER)
-    bool is_inner(int place, int border) { return place >= border && place < GROUP - border; }
-    kernel void plate(global const float *heat, global const float *power, global float *out, uint edge) {
-        local float own[GROUP][GROUP];
-        int column = get_local_id(0), row = get_local_id(1);
-        int x = INNER * (int)get_group_id(0) - BORDER + column;
-        int y = INNER * (int)get_group_id(1) - BORDER + row;
-        bool is_inside = x >= 0 && y >= 0 && x < (int)edge && y < (int)edge;
-        float more = is_inside ? power[y * edge + x] : 0;
-        own[row][column] = is_inside ? heat[y * edge + x] : 0;
-        for (int step = 1; step <= BORDER; step++) {
-            barrier(CLK_LOCAL_MEM_FENCE);
-            float next = own[row][column];
-            if (is_inner(row, step) && is_inner(column, step)) {
-                next += more + 0.25f * (own[row - 1][column] + own[row + 1][column]
-                    + own[row][column - 1] + own[row][column + 1]);
-            }
-            barrier(CLK_LOCAL_MEM_FENCE);
-            own[row][column] = next;
-        }
-        if (is_inside && is_inner(row, BORDER) && is_inner(column, BORDER)) out[y * edge + x] = own[row][column];
-    }
-    kernel void path(global const float *wall, global const float *from, global float *to, uint columns) {
-        local float own[GROUP];
-        int place = get_local_id(0), x = INNER * (int)get_group_id(0) - BORDER + place;
-        bool is_inside = x >= 0 && x < (int)columns;
-        own[place] = is_inside ? from[x] : 0;
-        for (int step = 0; step < BORDER; step++) {
-            barrier(CLK_LOCAL_MEM_FENCE);
-            float next = own[place];
-            if (is_inside && is_inner(place, step + 1)) {
-                next += own[place - 1] + 2 * own[place + 1] + wall[step * columns + x];
-            }
-            barrier(CLK_LOCAL_MEM_FENCE);
-            own[place] = next;
-        }
-        if (is_inside && is_inner(place, BORDER)) to[x] = own[place];
-    }";
+const OVERLAPPING: &str = include_str!("../dml-analysis/tests/kernels/overlapping.cl");
 
 /// Returns a platform of one OpenCL device, if there is one.
 fn opencl() -> Option<(Platform, DeviceId)> {
@@ -118,7 +77,7 @@ fn rows(platform: &Platform) -> Vec<Row> {
         Kernel::new("gaussian", 64).read_all(&pixels()).read_all(&weights).read_write_all(&pixels());
     // Groups of 16 work-items have 12 results along each axis.
     let plate = Kernel::new("plate", 16).rows(64, 16).read_all(&floats(48 * 48)).read_all(&floats(48 * 48));
-    let path = Kernel::new("path", 16).read_all(&floats(2 * 480)).read_all(&floats(480));
+    let path = Kernel::new("path", 16).read_all(&floats(480)).read_all(&floats(480));
     vec![
         row(STEPS, line_of("stencil2d", [floats(plane), floats(plane)]).end(), 40, 256, &[]),
         row(STEPS, line_of("jacobi", [doubles(plane), doubles(plane)]).end(), 40, 512, &[]),
@@ -129,7 +88,7 @@ fn rows(platform: &Platform) -> Vec<Row> {
         row(NBODY, pulled.scalar(0.5_f32).scalar(0.01_f32).end(), 256, 16, &[]),
         row(GAUSSIAN, blurred.scalar(64_u32).scalar(40_u32).scalar(2_u32).end(), 64 * 40, 256, &[]),
         row(OVERLAPPING, plate.read_write_all(&floats(48 * 48)).scalar(48_u32), 64, 192, &[1]),
-        row(OVERLAPPING, path.read_write_all(&floats(480)).scalar(480_u32), 640, 4, &[0]),
+        row(OVERLAPPING, path.read_write_all(&floats(480)).scalar(480_u32).scalar(0_u32), 640, 4, &[]),
     ]
 }
 

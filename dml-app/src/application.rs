@@ -5,7 +5,7 @@ use crate::error::ApplicationError;
 use crate::fault::Fault;
 use crate::launch;
 use crate::part::Part;
-use crate::plan::{ArgumentPlan, Plan};
+use crate::plan::{ArgumentPlan, KernelPlan, Plan};
 use crate::prepared::{Outcome, Prepared};
 use dml_arenas::files;
 use dml_core::{Access, DeviceId, Platform};
@@ -79,10 +79,10 @@ impl Changes {
     }
 }
 
-/// A part of an array that is derived from a kernel.
+/// A part of an array that a package of a kernel needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct DerivedPart {
+pub struct ArrayPart {
     /// The kernel.
     pub kernel: String,
     /// The array.
@@ -91,6 +91,20 @@ pub struct DerivedPart {
     pub access: Access,
     /// The part as a file would declare it; `None` for one that a file cannot declare.
     pub part: Option<String>,
+    /// Why it is that part.
+    pub basis: Basis,
+}
+
+/// Why a part is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Basis {
+    /// It is derived from the kernel's source.
+    Proven,
+    /// The file declares it, and the source proves that the kernel touches nothing else.
+    DeclaredAndProven,
+    /// The file declares it. [`Prepared::check_parts`](crate::Prepared::check_parts) observes the kernel.
+    Declared,
 }
 
 impl Application {
@@ -154,26 +168,26 @@ impl Application {
         self.plan.kernels.iter().map(|kernel| &*kernel.name)
     }
 
-    /// Returns the parts of arrays that the file does not declare, as they are derived from the kernels.
+    /// Returns the parts of arrays that packages of kernels need, without reductions.
     #[must_use]
-    pub fn derived(&self) -> Vec<DerivedPart> {
-        let mut all = Vec::new();
-        for kernel in &self.plan.kernels {
-            for (argument, _) in &kernel.arguments {
-                let ArgumentPlan::Array { array, part: Part::Derived(derived), .. } = argument else {
-                    continue;
-                };
+    pub fn parts(&self) -> Vec<ArrayPart> {
+        let of_kernel = |kernel: &KernelPlan| {
+            let doubts = derive::doubts(kernel, &self.plan.arrays);
+            let part = |(index, (argument, _)): (usize, &(ArgumentPlan, Fault))| {
+                let ArgumentPlan::Array { array, access, part } = argument else { return None };
                 let array = &self.plan.arrays[*array];
-                let items = kernel.items[kernel.axis];
-                all.push(DerivedPart {
-                    kernel: kernel.name.clone(),
-                    array: array.name.clone(),
-                    access: derived.access(),
-                    part: derived.name(&array.shape, array.element.bytes(), items),
-                });
-            }
-        }
-        all
+                let basis = match part {
+                    Part::Derived(_) => Basis::Proven,
+                    _ if doubts.iter().any(|(doubted, _)| *doubted == index) => Basis::Declared,
+                    _ => Basis::DeclaredAndProven,
+                };
+                let part = part.name(array, kernel.items[kernel.axis]);
+                let (kernel, array) = (kernel.name.clone(), array.name.clone());
+                Some(ArrayPart { kernel, array, access: *access, part, basis })
+            };
+            kernel.arguments.iter().enumerate().filter_map(part).collect::<Vec<_>>()
+        };
+        self.plan.kernels.iter().flat_map(of_kernel).collect()
     }
 
     /// Returns the declared parts that contradict the kernels' sources, each with its place in the file.
@@ -183,7 +197,7 @@ impl Application {
     #[must_use]
     pub fn contradictions(&self) -> Vec<Fault> {
         let doubts = |kernel| derive::doubts(kernel, &self.plan.arrays);
-        self.plan.kernels.iter().flat_map(doubts).flatten().collect()
+        self.plan.kernels.iter().flat_map(doubts).filter_map(|(_, contradiction)| contradiction).collect()
     }
 
     /// Returns the names of the kernels with a declared part that their sources do not prove: one that is

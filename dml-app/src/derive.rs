@@ -492,8 +492,9 @@ pub(crate) fn undeclared(kernel: &KernelPlan, arrays: &[ArrayPlan]) -> Vec<(usiz
     undeclared.into_iter().map(part).collect()
 }
 
-/// Returns the declared parts of a kernel that its source does not prove: for each, what contradicts it.
-pub(crate) fn doubts(kernel: &KernelPlan, arrays: &[ArrayPlan]) -> Vec<Option<Fault>> {
+/// Returns the declared parts of a kernel that its source does not prove, by the positions of the arguments:
+/// for each, what contradicts it.
+pub(crate) fn doubts(kernel: &KernelPlan, arrays: &[ArrayPlan]) -> Vec<(usize, Option<Fault>)> {
     let analyses = Analyses::of(kernel);
     let items = kernel.items[kernel.axis];
     let declared =
@@ -504,7 +505,7 @@ pub(crate) fn doubts(kernel: &KernelPlan, arrays: &[ArrayPlan]) -> Vec<Option<Fa
             _ => None,
         });
     let doubts = declared.filter_map(|(index, array, declared, place)| {
-        match analyses.derived(index, array, Divided::Never) {
+        let doubt = match analyses.derived(index, array, Divided::Never) {
             Err(DeriveError::Untouched) => None,
             // All of it may be read.
             Err(_) if matches!(declared, (Access::ReadOnly, Part::Whole)) && analyses.is_only_read(index) => {
@@ -518,7 +519,8 @@ pub(crate) fn doubts(kernel: &KernelPlan, arrays: &[ArrayPlan]) -> Vec<Option<Fa
                 );
                 Some(Fault { message, ..place.clone() })
             }),
-        }
+        };
+        Some((index, doubt?))
     });
     doubts.collect()
 }

@@ -45,7 +45,7 @@ mod resolve;
 mod schema;
 
 pub use analysed::{AnalysedError, analysed};
-pub use application::{Application, Changes, DerivedPart};
+pub use application::{Application, ArrayPart, Basis, Changes};
 pub use derive::DeriveError;
 pub use error::ApplicationError;
 pub use fault::{Fault, Faults};

@@ -8,6 +8,7 @@
 
 use crate::derive::Derived;
 use crate::expression::{Values, evaluate};
+use crate::plan::ArrayPlan;
 use dml_analysis::Language;
 use dml_core::DeviceKind;
 use dml_scheduler::Footprint;
@@ -116,6 +117,18 @@ impl Part {
                     (0..layers).map(of_layer).collect()
                 })
             }
+        }
+    }
+}
+
+impl Part {
+    /// Returns the part as a file would declare it, if it can.
+    pub(crate) fn name(&self, array: &ArrayPlan, items: u64) -> Option<String> {
+        match self {
+            Self::Whole => Some("whole".to_owned()),
+            Self::Along(along) => Some(along.name(AXES[array.shape.len() - 1][along.axis])),
+            Self::Undeclared => None,
+            Self::Derived(derived) => derived.name(&array.shape, array.element.bytes(), items),
         }
     }
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::single_range_in_vec_init, reason = "a part is a list of ranges")]
 
 use dml_analysis::{Analysis, Language, Source};
-use dml_app::{Application, Changes, analysed};
+use dml_app::{Application, Basis, Changes, analysed};
 use dml_core::Access;
 use dml_scheduler::{Argument, Kernel};
 use dml_verify::Shape;
@@ -45,7 +45,8 @@ fn examples_need_no_declared_parts() {
         let (declared, text) = without_parts(&fs::read_to_string(&path).expect("an example"));
         assert!(declared.len() > 1, "{name}");
         let application = Application::from_text(&path, &text, &Changes::new()).expect(name);
-        let derived = application.derived().into_iter().map(|part| {
+        assert!(application.parts().iter().all(|part| part.basis == Basis::Proven));
+        let derived = application.parts().into_iter().map(|part| {
             let access = match part.access {
                 Access::ReadOnly => "reads",
                 Access::WriteInvalidate => "writes",
@@ -82,10 +83,10 @@ fn parts(body: &str, change: impl Fn(&str) -> String) -> String {
     match Application::from_text(folder.path().join("app.toml"), &change(FILE), &Changes::new()) {
         Err(error) => error.to_string().replace(&folder.path().display().to_string(), ""),
         Ok(application) => {
-            let one = |part: dml_app::DerivedPart| {
+            let one = |part: dml_app::ArrayPart| {
                 format!("{} {:?} {}", part.array, part.access, part.part.as_deref().unwrap_or("-"))
             };
-            application.derived().into_iter().map(one).collect::<Vec<_>>().join(", ")
+            application.parts().into_iter().map(one).collect::<Vec<_>>().join(", ")
         }
     }
 }

@@ -35,10 +35,12 @@ pub(crate) enum Rows {
     Columns(u64),
     /// An item is an element: its row of 64 elements, and so many more on each side.
     Around(u64),
+    /// So many rows per group of 16 items, and so many more on each side.
+    Groups(u64, u64),
 }
 
 use Access::{Overwrites, Reads, Updates};
-use Rows::{Around, Columns, Each, Inner, Whole};
+use Rows::{Around, Columns, Each, Groups, Inner, Whole};
 
 /// A row of the table: the kernel's launch, and for each buffer its rows, the bytes of a row, and what a
 /// package does with it.
@@ -71,6 +73,32 @@ pub(crate) fn launch(case: &Case, analysis: &Analysis, end: u64) -> Launch {
 const STEPS: &[(&str, i128)] = &[("columns", 64), ("rows", 48), ("planes", 32)];
 
 pub(crate) const CASES: &[Case] = &[
+    Case {
+        path: "dml-analysis/tests/kernels/overlapping.cl",
+        kernel: "plate",
+        sizes: [64, 64, 1],
+        group: [16, 16, 1],
+        axis: 1,
+        integers: &[("edge", 48)],
+        buffers: &[
+            ("heat", 48, 192, Groups(12, 2), Reads),
+            ("power", 48, 192, Groups(12, 2), Reads),
+            ("out", 48, 192, Groups(12, 0), Updates),
+        ],
+    },
+    Case {
+        path: "dml-analysis/tests/kernels/overlapping.cl",
+        kernel: "path",
+        sizes: [640, 1, 1],
+        group: [16, 1, 1],
+        axis: 0,
+        integers: &[("columns", 480), ("start", 0)],
+        buffers: &[
+            ("wall", 480, 4, Groups(12, 1), Reads),
+            ("from", 480, 4, Groups(12, 2), Reads),
+            ("to", 480, 4, Groups(12, 0), Overwrites),
+        ],
+    },
     Case {
         path: "dml-workloads/src/kernels/steps.cl",
         kernel: "jacobi",

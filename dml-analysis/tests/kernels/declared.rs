@@ -1,8 +1,8 @@
 //! What kernels touch is what their programs declare.
 
 use super::cases::{CASES, Rows, launch, source};
-use Rows::{Around, Columns, Each, Inner, Whole};
-use dml_analysis::ParameterKind;
+use Rows::{Around, Columns, Each, Groups, Inner, Whole};
+use dml_analysis::{Access, ParameterKind};
 use std::ops::Range;
 
 fn expected(part: Rows, items: Range<u64>, rows: u64, row: u64) -> Vec<Range<u64>> {
@@ -13,6 +13,10 @@ fn expected(part: Rows, items: Range<u64>, rows: u64, row: u64) -> Vec<Range<u64
                 (items.start * count).saturating_sub(before) * row
                     ..(items.end * count + behind).min(rows) * row,
             ]
+        }
+        Groups(count, margin) => {
+            let (first, last) = (items.start / 16 * count, items.end.div_ceil(16) * count);
+            vec![first.saturating_sub(margin) * row..(last + margin).min(rows) * row]
         }
         Inner(margin) => vec![items.start.max(margin) * row..items.end.min(rows - margin) * row],
         Around(margin) => {
@@ -61,7 +65,9 @@ fn parts_are_those_that_are_declared() {
                 let what = format!("{} of {}, {package:?}, {name}", case.kernel, case.path);
                 let (bytes, declared) =
                     (in_rows(*part, found.bytes, *row), expected(*part, package.clone(), *rows, *row));
-                if (&bytes, found.access) != (&declared, *access) {
+                // Inner packages may be known better than those at a border.
+                let is_better = (*access, found.access) == (Access::Updates, Access::Overwrites);
+                if bytes != declared || found.access != *access && !is_better {
                     wrong.push(format!(
                         "{what}: {bytes:?} {:?}, declared {declared:?} {access:?}",
                         found.access

@@ -486,19 +486,21 @@ pub(crate) struct CheckedApplication {
     pub(crate) application: String,
     /// The devices that can run it.
     pub(crate) devices: Vec<String>,
-    /// The parts that the file does not declare.
-    pub(crate) derived: Vec<Derived>,
+    pub(crate) parts: Vec<ArrayPart>,
 }
 
-/// A part of an array that is derived from a kernel.
+/// A part of an array that packages of a kernel need.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Derived {
+pub(crate) struct ArrayPart {
     pub(crate) kernel: String,
     pub(crate) array: String,
     /// `reads`, `writes` or `updates`.
     pub(crate) access: &'static str,
     /// The part as a file would declare it; `null` for one that a file cannot declare.
     pub(crate) part: Option<String>,
+    pub(crate) is_declared: bool,
+    /// Whether the source proves it.
+    pub(crate) is_proven: bool,
 }
 
 /// The output of `dml run`. Times are medians over the runs.

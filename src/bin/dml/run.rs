@@ -6,7 +6,7 @@ use crate::failure::{self, Failure};
 use crate::machine::{self, Machine};
 use crate::output::{self, Unwritten};
 use crate::{json, knowledge, parts, table, timeline};
-use dml::app::{Application, ApplicationError, Changes, DerivedPart, Outcome, Prepared, Repeated};
+use dml::app::{Application, ApplicationError, ArrayPart, Basis, Changes, Outcome, Prepared, Repeated};
 use dml::scheduler::Knowledge;
 use dml::timeline::Trace;
 use dml::{Access, DeviceId, Platform};
@@ -84,7 +84,7 @@ pub(crate) fn run(options: &RunOptions) -> Result<(), Failure> {
     unwritten.end()
 }
 
-/// Prints that there are no mistakes, and the derived parts.
+/// Prints that there are no mistakes, and the parts.
 fn check(options: &RunOptions, application: &Application, prepared: &Prepared) -> Result<(), Failure> {
     if options.parts {
         parts::check_all(application)?;
@@ -93,34 +93,47 @@ fn check(options: &RunOptions, application: &Application, prepared: &Prepared) -
         eprintln!("dml: note: {contradiction}");
     }
     let devices = names(prepared);
-    let derived: Vec<_> = application.derived().into_iter().map(derived).collect();
+    let parts: Vec<_> = application.parts().into_iter().map(part).collect();
     if options.application.json {
         let application = application.name().to_owned();
-        return json::print(&json::CheckedApplication { application, devices, derived });
+        return json::print(&json::CheckedApplication { application, devices, parts });
     }
     let devices = devices.join(", ");
     let mut text = format!("{}: no mistakes; it can run on {devices}\n", application.name());
-    for json::Derived { kernel, array, access, part } in &derived {
+    for json::ArrayPart { kernel, array, access, part, is_declared, is_proven } in &parts {
+        let basis = match (is_declared, is_proven) {
+            (false, _) => "proven",
+            (true, true) => "declared, and proven",
+            (true, false) => "declared, not proven",
+        };
         let _ = match part {
             Some(part) => {
-                writeln!(text, "derived: kernel {kernel}: {{ array = \"{array}\", {access} = \"{part}\" }}")
+                writeln!(text, "{basis}: kernel {kernel}: {{ array = \"{array}\", {access} = \"{part}\" }}")
             }
             None => writeln!(
                 text,
-                "derived: kernel {kernel}: {access} parts of {array} that a file cannot declare"
+                "{basis}: kernel {kernel}: {access} parts of {array} that a file cannot declare"
             ),
         };
     }
     failure::print(&text)
 }
 
-fn derived(part: DerivedPart) -> json::Derived {
+fn part(part: ArrayPart) -> json::ArrayPart {
     let access = match part.access {
         Access::ReadOnly => "reads",
         Access::WriteInvalidate => "writes",
         _ => "updates",
     };
-    json::Derived { kernel: part.kernel, array: part.array, access, part: part.part }
+    let (is_declared, is_proven) = (part.basis != Basis::Proven, part.basis != Basis::Declared);
+    json::ArrayPart {
+        kernel: part.kernel,
+        array: part.array,
+        access,
+        part: part.part,
+        is_declared,
+        is_proven,
+    }
 }
 
 fn repeated(repeat: &Repeated, devices: &[String]) -> json::RanRepeat {
