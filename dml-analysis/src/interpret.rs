@@ -203,11 +203,14 @@ fn join_branches(accesses: &mut Vec<Access>) {
 impl Machine<'_> {
     fn global(&self, variable: &Variable) -> Value {
         match (&variable.of, &variable.first) {
-            (of @ Type::Integer { .. }, Some(Expr { kind: ExprKind::Integer(value, _), .. })) => {
+            (of @ Type::Integer { .. }, Some(Expr { kind: ExprKind::Integer(value, _), .. }))
+                if variable.is_const =>
+            {
                 Value::integer(Poly::from(*value), of)
             }
             (of @ Type::Array(..), _) => {
-                Value::Pointer { base: Base::Module, offset: Poly::default(), of: decayed(of) }
+                let base = variable.elements().map_or(Base::Module, |(least, most)| Base::Table(least, most));
+                Value::Pointer { base, offset: Poly::default(), of: decayed(of) }
             }
             _ => Value::unknown(variable.at, "a variable outside the kernel"),
         }
@@ -315,7 +318,8 @@ impl Machine<'_> {
         };
         Ok(match (&variable.of, first) {
             (of @ Type::Array(..), _) => {
-                Value::Pointer { base: Base::Own, offset: Poly::default(), of: decayed(of) }
+                let base = variable.elements().map_or(Base::Own, |(least, most)| Base::Table(least, most));
+                Value::Pointer { base, offset: Poly::default(), of: decayed(of) }
             }
             (of, Some(first)) => self.converted(first, of, variable.at),
             (Type::Vector(_, lanes), None) => {
@@ -521,6 +525,9 @@ impl Machine<'_> {
                 }
                 self.access((*base, offset, of), (true, false, false), at)?;
                 Ok(match of {
+                    Type::Integer { .. } if let Base::Table(least, most) = *base => {
+                        Value::integer(self.some(least, most), of)
+                    }
                     // Few values: an index into a table is within it.
                     Type::Integer { bytes: bytes @ (1 | 2), is_signed }
                         if matches!(base, Base::Argument(_)) =>
@@ -543,10 +550,10 @@ impl Machine<'_> {
     ) -> Run<()> {
         let argument = match base {
             Base::Own => return Ok(()),
-            Base::Module if writes => {
+            Base::Module | Base::Table(..) if writes => {
                 return Err(Refusal::new(at, "a change of a variable outside the kernel"));
             }
-            Base::Module => return Ok(()),
+            Base::Module | Base::Table(..) => return Ok(()),
             Base::Argument(argument) => argument,
         };
         let bytes = of.size().ok_or_else(|| Refusal::new(at, "an element of unknown size"))?;
@@ -714,6 +721,9 @@ impl Machine<'_> {
                 let refusal = Refusal::caused(at, "an index that is not known before the kernel runs", &why);
                 self.trace.refused.entry(argument).or_insert(refusal);
                 Ok(Target::Astray { argument, of, why })
+            }
+            Value::Astray { base: base @ Base::Table(..), of, .. } => {
+                Ok(Target::Memory { base, offset: Poly::default(), of })
             }
             Value::Astray { base: Base::Module, .. } => {
                 Ok(Target::Memory { base: Base::Module, offset: Poly::default(), of: Type::Opaque })

@@ -81,6 +81,33 @@ pub(crate) struct Variable {
     pub(crate) name: Rc<str>,
     pub(crate) of: Type,
     pub(crate) first: Option<Expr>,
+    pub(crate) is_const: bool,
+}
+
+impl Variable {
+    /// Returns the least and the greatest element of a constant array of integers.
+    pub(crate) fn elements(&self) -> Option<(i128, i128)> {
+        fn walk(of: &Expr, all: &mut Vec<i128>) -> Option<()> {
+            match &of.kind {
+                ExprKind::List(values) => values.iter().try_for_each(|value| walk(value, all)),
+                _ => fold(of).map(|value| all.push(value)),
+            }
+        }
+        let (mut element, mut count) = (&self.of, 1_u64);
+        while let Type::Array(of, length) = element {
+            (element, count) = (of, count.checked_mul(*length)?);
+        }
+        let Type::Integer { bytes, is_signed } = *element else { return None };
+        let mut all = Vec::new();
+        walk(self.first.as_ref().filter(|_| self.is_const)?, &mut all)?;
+        if (all.len() as u64) < count {
+            all.push(0);
+        }
+        let (least, most) = (*all.iter().min()?, *all.iter().max()?);
+        let half = 1_i128 << (8 * bytes - 1);
+        let is_held = if is_signed { -half <= least && most < half } else { 0 <= least && most < 2 * half };
+        is_held.then_some((least, most))
+    }
 }
 
 #[derive(Debug)]
@@ -162,6 +189,8 @@ const IGNORED: [&str; 24] = [
 ];
 /// Words of memory that other packages see.
 const GLOBAL: [&str; 5] = ["global", "__global", "constant", "__constant", "__constant__"];
+/// Words of values that nothing changes.
+const CONSTANT: [&str; 6] = ["const", "__const", "constexpr", "constant", "__constant", "__constant__"];
 const LOCAL: [&str; 3] = ["local", "__local", "__shared__"];
 /// Words that have arguments and are ignored.
 const ATTRIBUTES: [&str; 5] = ["__attribute__", "__launch_bounds__", "__align__", "alignas", "__attribute"];
@@ -185,6 +214,7 @@ struct Specifiers {
     space: Option<Space>,
     is_kernel: bool,
     is_typedef: bool,
+    is_const: bool,
 }
 
 /// Parses a source.
@@ -351,7 +381,7 @@ impl Parser<'_> {
                 return self.function(unit, at, name, specifiers.is_kernel);
             } else {
                 let first = if self.accept("=") { Some(self.initial()?) } else { None };
-                unit.variables.push(Variable { at, name, of, first });
+                unit.variables.push(Variable { at, name, of, first, is_const: specifiers.is_const });
             }
             if !self.accept(",") {
                 return self.expect(";");
@@ -457,8 +487,9 @@ impl Parser<'_> {
 
     fn specifiers(&mut self) -> Parsed<Specifiers> {
         let (mut of, mut space, mut is_kernel, mut is_typedef) = (None, None, false, false);
-        let (mut sign, mut longs) = (None, 0);
+        let (mut sign, mut longs, mut is_const) = (None, 0, false);
         loop {
+            is_const |= CONSTANT.iter().any(|word| self.is(word));
             if self.attribute()? || self.accept_any(&IGNORED) {
             } else if self.accept_any(&GLOBAL) {
                 space = Some(Space::Global);
@@ -494,7 +525,7 @@ impl Parser<'_> {
             (Some(of), None) => of,
             _ => return self.unexpected("a type"),
         };
-        Ok(Specifiers { of, space, is_kernel, is_typedef })
+        Ok(Specifiers { of, space, is_kernel, is_typedef, is_const })
     }
 
     fn structure(&mut self) -> Parsed<Type> {

@@ -14,6 +14,8 @@ pub(crate) enum Base {
     Own,
     /// A variable outside functions.
     Module,
+    /// A constant array of integers, with the least and the greatest.
+    Table(i128, i128),
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -204,8 +204,18 @@ impl Machine<'_> {
         }
         let Type::Integer { bytes, is_signed } = to else {
             return match (to, value) {
+                (Type::Pointer(of, _), Value::Pointer { base: Base::Table(..), of: from, .. })
+                    if **of != from =>
+                {
+                    Value::Pointer { base: Base::Own, offset: Poly::default(), of: (**of).clone() }
+                }
                 (Type::Pointer(of, _), Value::Pointer { base, offset, .. }) => {
                     Value::Pointer { base, offset, of: (**of).clone() }
+                }
+                (Type::Pointer(of, _), Value::Astray { base: Base::Table(..), of: from, .. })
+                    if **of != from =>
+                {
+                    Value::Pointer { base: Base::Own, offset: Poly::default(), of: (**of).clone() }
                 }
                 (Type::Pointer(of, _), Value::Astray { base, why, .. }) => {
                     Value::Astray { base, of: (**of).clone(), why }

@@ -23,7 +23,7 @@ impl Parser<'_> {
             let at = self.place();
             let (name, of) = self.declarator(&specifiers)?;
             let first = if self.accept("=") { Some(self.initial()?) } else { None };
-            variables.push(Variable { at, name, of, first });
+            variables.push(Variable { at, name, of, first, is_const: specifiers.is_const });
             if !self.accept(",") {
                 self.expect(";")?;
                 break;
@@ -162,7 +162,7 @@ impl Parser<'_> {
             .rev()
             .fold(otherwise, |no, (labels, yes)| Some(Box::new(Stmt::If(labels, Box::new(yes), no))));
         let of = Type::Integer { bytes: 8, is_signed: true };
-        let first = Variable { at, name: name.clone(), of, first: Some(value) };
+        let first = Variable { at, name: name.clone(), of, first: Some(value), is_const: true };
         let branches = branches.into_iter().map(|branches| *branches);
         Ok(Stmt::Block(std::iter::once(Stmt::Declare(vec![first])).chain(branches).collect()))
     }

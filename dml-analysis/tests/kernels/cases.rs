@@ -727,6 +727,11 @@ pub(crate) const BODIES: &[(&str, &str)] = &[
          if (x == 8) a[i] = 2;",
         "a u 64..128",
     ),
+    // Tables.
+    ("const int o[3] = {-1, 0, 4}; a[i] = b[i + o[i % 3]];", "a w 64..128, b r 60..144, k -"),
+    ("const int o[2][2] = {{1, 2}, {3}}; a[i] = b[i + o[k[i] & 1][1]];", "a w 64..128, b r 64..140"),
+    ("const int o[2] = {256, 2}; a[i] = b[i + ((const char *)o)[1]];", "b refused"),
+    ("int o[2] = {1, 2}; o[1] = 9; a[i] = b[i + o[1]];", "b refused"),
     // What is read beside what is written.
     ("for (int j = 0; j < 2; j++) a[j * 32 + i / 8] *= 2;", "a u 8..16 136..144, b -, k -"),
     // Tests as numbers.

@@ -64,7 +64,7 @@ impl ObservedPart {
                 };
                 let start = at(items.start / of_group, -i128::from(before));
                 let end = at(items.end.div_ceil(of_group), after.into()).max(start);
-                Vec::from([start..end])
+                std::iter::once(start..end).collect()
             }
             Self::PerLayer { bytes, layer_bytes } => {
                 Footprint::layers(bytes, layer_bytes, 0).ranges(items.clone(), len).unwrap_or_default()
