@@ -14,8 +14,8 @@ pub(crate) struct Sizes {
     pub(crate) group: [u64; 3],
     /// The axis along which packages divide the work-items.
     pub(crate) axis: usize,
-    /// The values of the scalar arguments, by their positions.
-    pub(crate) scalars: Vec<Option<i128>>,
+    /// The integers of the arguments, by their positions.
+    pub(crate) scalars: Vec<Vec<i128>>,
 }
 
 /// Beyond any index.
@@ -167,7 +167,8 @@ impl Binder<'_> {
     fn value(&mut self, symbol: Symbol) -> Option<i128> {
         match symbol {
             Symbol::Argument(position) | Symbol::Unsigned(position) => {
-                self.sizes.scalars.get(position).copied().flatten()
+                let (position, place) = self.trace.numbers[position];
+                self.sizes.scalars.get(position)?.get(place).copied()
             }
             Symbol::GroupSize(axis) => Some(self.sizes.group[axis].into()),
             // Groups are whole.

@@ -8,15 +8,16 @@
 //!    work-group is not followed: its values are unknown.
 
 use crate::poly::{Condition, Kind, Poly, Symbol, Term};
-use crate::syntax::{Expr, ExprKind, Function, Stmt, Unary, Unit, Variable};
+use crate::syntax::{Expr, ExprKind, Function, Stmt, Unit, Variable};
 use crate::token::Place;
-use crate::types::{Space, Type, lanes};
+use crate::types::{Space, Type};
 use crate::value::{Base, Value, Why};
 use crate::{Language, Refusal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 mod eval;
+mod place;
 mod turns;
 
 /// A statement's access to a buffer.
@@ -39,6 +40,8 @@ pub(crate) struct Access {
 pub(crate) struct Trace {
     pub(crate) accesses: Vec<Access>,
     pub(crate) terms: Vec<Term>,
+    /// The integers that are passed: the positions of the parameter, and in its vector.
+    pub(crate) numbers: Vec<(usize, usize)>,
     /// The buffers with an index that is unknown, and why.
     pub(crate) refused: BTreeMap<usize, Refusal>,
     /// Those of them that are changed.
@@ -157,10 +160,11 @@ pub(crate) fn run(unit: &Unit, kernel: &Function, language: Language) -> Run<Tra
             Type::Pointer(of, Space::Own) => {
                 Value::Pointer { base: Base::Own, offset: Poly::default(), of: (**of).clone() }
             }
-            Type::Integer { is_signed: true, .. } => {
-                Value::integer(Poly::symbol(Symbol::Argument(position)), of)
+            Type::Integer { .. } => machine.passed((position, 0), of),
+            of if let Some((element, count)) = of.integers() => {
+                let elements = (0..count as usize).map(|place| machine.passed((position, place), element));
+                Value::Lanes(Rc::new(elements.collect()))
             }
-            Type::Integer { .. } => Value::integer(Poly::symbol(Symbol::Unsigned(position)), of),
             _ => Value::unknown(kernel.at, "an argument that is no integer"),
         };
         let value = machine.unless_addressed(name, value, kernel.at);
@@ -201,6 +205,15 @@ fn join_branches(accesses: &mut Vec<Access>) {
 }
 
 impl Machine<'_> {
+    /// Returns an integer that is passed.
+    fn passed(&mut self, place: (usize, usize), of: &Type) -> Value {
+        let number = self.trace.numbers.len();
+        self.trace.numbers.push(place);
+        let is_signed = matches!(of, Type::Integer { is_signed: true, .. });
+        let symbol = if is_signed { Symbol::Argument(number) } else { Symbol::Unsigned(number) };
+        Value::integer(Poly::symbol(symbol), of)
+    }
+
     fn global(&self, variable: &Variable) -> Value {
         match (&variable.of, &variable.first) {
             (of @ Type::Integer { .. }, Some(Expr { kind: ExprKind::Integer(value, _), .. }))
@@ -328,6 +341,10 @@ impl Machine<'_> {
             (Type::Struct(of), None) if of.is_vector() => {
                 Value::Lanes(Rc::new(vec![Value::unknown(variable.at, "no value yet"); of.fields.len()]))
             }
+            (Type::Struct(of), None) => {
+                let fields = vec![Value::unknown(variable.at, "no value yet"); of.fields.len()];
+                Value::Fields(of.clone(), Rc::new(fields))
+            }
             _ => Value::unknown(variable.at, "no value yet"),
         })
     }
@@ -437,6 +454,11 @@ impl Machine<'_> {
         self.term(Term { choice, ..Term::new(Kind::Either, one, other) })
     }
 
+    fn either_of_each(&mut self, one: &[Value], other: &[Value]) -> Rc<Vec<Value>> {
+        let pairs = one.iter().zip(other);
+        Rc::new(pairs.map(|(one, other)| self.either(one.clone(), other.clone())).collect())
+    }
+
     /// Returns what is known of a value that is one of two.
     fn either(&mut self, one: Value, other: Value) -> Value {
         match (one, other) {
@@ -454,8 +476,10 @@ impl Machine<'_> {
                 Value::Pointer { base, offset, of }
             }
             (Value::Lanes(one), Value::Lanes(other)) if one.len() == other.len() => {
-                let pairs: Vec<_> = one.iter().cloned().zip(other.iter().cloned()).collect();
-                Value::Lanes(Rc::new(pairs.into_iter().map(|(one, other)| self.either(one, other)).collect()))
+                Value::Lanes(self.either_of_each(&one, &other))
+            }
+            (Value::Fields(of, one), Value::Fields(same, other)) if of == same => {
+                Value::Fields(of, self.either_of_each(&one, &other))
             }
             (
                 astray @ Value::Astray { base, .. },
@@ -509,10 +533,13 @@ impl Machine<'_> {
         match target {
             Target::Variable { index, lanes: None } => Ok(self.stack[*index].1.clone()),
             Target::Variable { index, lanes: Some(lanes) } => match &self.stack[*index].1 {
-                Value::Lanes(values) => Ok(picked(values, lanes)),
+                Value::Lanes(values) | Value::Fields(_, values) => Ok(picked(values, lanes)),
                 _ => Ok(Value::unknown(at, "an element of an unknown vector")),
             },
             Target::Own(what) => Ok(Value::unknown(at, what)),
+            Target::Astray { argument, of: of @ Type::Array(..), why } => {
+                Ok(Value::Astray { base: Base::Argument(*argument), of: decayed(of), why: why.clone() })
+            }
             Target::Astray { .. } => Ok(Value::unknown(at, "a value from a buffer")),
             Target::Lanes { base, offset, of, lanes } => {
                 self.access_lanes((*base, offset, of), lanes, (true, false, false), at)?;
@@ -611,7 +638,13 @@ impl Machine<'_> {
                 Ok(())
             }
             Target::Variable { index, lanes: Some(lanes) } => {
-                if let Value::Lanes(values) = &mut self.stack[*index].1 {
+                if let (Value::Fields(of, _), [field]) = (&self.stack[*index].1, &lanes[..]) {
+                    let of = of.fields[*field as usize].1.clone();
+                    let value = self.converted(value, &of, at);
+                    if let Value::Fields(_, fields) = &mut self.stack[*index].1 {
+                        Rc::make_mut(fields)[*field as usize] = value;
+                    }
+                } else if let Value::Lanes(values) = &mut self.stack[*index].1 {
                     let values = Rc::make_mut(values);
                     for (place, lane) in lanes.iter().enumerate() {
                         let value = match &value {
@@ -637,100 +670,6 @@ impl Machine<'_> {
                 self.access_lanes((*base, offset, of), lanes, (false, true, false), at)
             }
             Target::Memory { base, offset, of } => self.access((*base, offset, of), (false, true, false), at),
-        }
-    }
-
-    /// Returns what an expression names.
-    fn target(&mut self, expr: &Expr) -> Run<Target> {
-        match &expr.kind {
-            ExprKind::Name(name) => match self.find(name) {
-                Some(index) => Ok(Target::Variable { index, lanes: None }),
-                None => Err(Refusal::new(expr.at, format!("a change of `{name}`, which is unknown"))),
-            },
-            ExprKind::Unary(Unary::Load, of) => {
-                let pointer = self.eval(of)?;
-                self.pointed(pointer, &Poly::default(), expr.at)
-            }
-            ExprKind::Index(of, index) => {
-                let pointer = self.eval(of)?;
-                let index = self.eval(index)?;
-                match (&pointer, index) {
-                    (Value::Pointer { .. }, Value::Integer(index)) => {
-                        self.pointed(pointer, &index.poly, expr.at)
-                    }
-                    (Value::Pointer { base, of, .. }, index) => {
-                        let (base, of, why) = (*base, of.clone(), index.why(expr.at));
-                        self.pointed(Value::Astray { base, of, why }, &Poly::default(), expr.at)
-                    }
-                    (Value::Astray { .. }, _) => self.pointed(pointer, &Poly::default(), expr.at),
-                    _ => Err(Refusal::new(expr.at, "an index of something that is no known pointer")),
-                }
-            }
-            ExprKind::Member(of, name) => match self.target(of)? {
-                of @ (Target::Own(_) | Target::Astray { .. }) => Ok(of),
-                Target::Variable { index, lanes: None } => {
-                    let lanes = self.lanes_of(&self.stack[index].1, name);
-                    match lanes {
-                        Some(lanes) => Ok(Target::Variable { index, lanes: Some(lanes) }),
-                        // A structure with unknown fields.
-                        None => Ok(Target::Own(OWN)),
-                    }
-                }
-                Target::Variable { .. } | Target::Lanes { .. } => Ok(Target::Own(OWN)),
-                Target::Memory { base, offset, of } => self.member(base, &offset, &of, name, expr.at),
-            },
-            ExprKind::Cast(_, of) => self.target(of),
-            _ => Err(Refusal::new(expr.at, "a change of something that is not understood")),
-        }
-    }
-
-    fn lanes_of(&self, value: &Value, name: &str) -> Option<Vec<u64>> {
-        let Value::Lanes(values) = value else { return None };
-        lanes(name, values.len() as u64)
-    }
-
-    /// Returns a field of a structure, or elements of a vector, in memory.
-    fn member(&self, base: Base, offset: &Poly, of: &Type, name: &str, at: Place) -> Run<Target> {
-        let found = match of {
-            Type::Struct(of) => of.field(name).map(|(start, of)| {
-                let offset = offset + &Poly::from(i128::from(start));
-                Target::Memory { base, offset, of: of.clone() }
-            }),
-            Type::Vector(element, count) => lanes(name, *count).map(|lanes| Target::Lanes {
-                base,
-                offset: offset.clone(),
-                of: (**element).clone(),
-                lanes,
-            }),
-            _ => None,
-        };
-        found.ok_or_else(|| Refusal::new(at, format!("an unknown field {name}")))
-    }
-
-    fn pointed(&mut self, pointer: Value, index: &Poly, at: Place) -> Run<Target> {
-        match pointer {
-            Value::Pointer { base: Base::Own, of, .. } if !matches!(of, Type::Array(..)) => {
-                Ok(Target::Own(OWN))
-            }
-            Value::Pointer { base, offset, of } => {
-                let bytes = of.size().ok_or_else(|| Refusal::new(at, "an element of unknown size"))?;
-                let offset = &offset + &(index * &Poly::from(i128::from(bytes)));
-                Ok(Target::Memory { base, offset, of })
-            }
-            Value::Astray { base: Base::Argument(argument), why, of } => {
-                let refusal = Refusal::caused(at, "an index that is not known before the kernel runs", &why);
-                self.trace.refused.entry(argument).or_insert(refusal);
-                Ok(Target::Astray { argument, of, why })
-            }
-            Value::Astray { base: base @ Base::Table(..), of, .. } => {
-                Ok(Target::Memory { base, offset: Poly::default(), of })
-            }
-            Value::Astray { base: Base::Module, .. } => {
-                Ok(Target::Memory { base: Base::Module, offset: Poly::default(), of: Type::Opaque })
-            }
-            Value::Astray { .. } => Ok(Target::Own(OWN)),
-            Value::Unknown(why) => Err(Refusal::caused(at, "a pointer that is not followed", &why)),
-            _ => Err(Refusal::new(at, "a use of something as a pointer that is none")),
         }
     }
 }

@@ -200,6 +200,9 @@ impl Source {
                 Type::Pointer(of, Space::Global) => ParameterKind::Buffer { element_bytes: of.size() },
                 Type::Pointer(_, Space::Own) => ParameterKind::Local,
                 Type::Integer { bytes, .. } => ParameterKind::Integer { bytes: *bytes },
+                of if let Some((Type::Integer { bytes, is_signed }, count)) = of.integers() => {
+                    ParameterKind::Integers { count, bytes: *bytes, is_signed: *is_signed }
+                }
                 _ => ParameterKind::Other,
             };
             Parameter { name: (**name).to_owned(), kind }
@@ -233,6 +236,15 @@ pub enum ParameterKind {
         /// The size.
         bytes: u64,
     },
+    /// A vector of integers.
+    Integers {
+        /// How many there are.
+        count: u64,
+        /// The size of each.
+        bytes: u64,
+        /// Whether they can be less than 0.
+        is_signed: bool,
+    },
     /// The size of local memory.
     Local,
     /// Something else, such as a real number.
@@ -261,8 +273,9 @@ pub struct Launch {
     pub group: [u64; 3],
     /// The axis along which packages divide the work-items: 0 for x, 1 for y, 2 for z.
     pub axis: usize,
-    /// The values of the integer arguments, by the positions of the parameters; `None` for other arguments.
-    pub integers: Vec<Option<i128>>,
+    /// The integers of the arguments, by the positions of the parameters: one for a scalar, those of a vector,
+    /// and none for another argument.
+    pub integers: Vec<Vec<i128>>,
 }
 
 /// What a package does with a buffer.
@@ -406,7 +419,14 @@ impl Known {
     fn name(&self, symbol: Symbol, depth: usize) -> String {
         let axis = |axis: usize| ["x", "y", "z"][axis.min(2)];
         match symbol {
-            Symbol::Argument(position) | Symbol::Unsigned(position) => self.parameters[position].name.clone(),
+            Symbol::Argument(number) | Symbol::Unsigned(number) => {
+                let (position, place) = self.trace.numbers[number];
+                let Parameter { name, kind } = &self.parameters[position];
+                match kind {
+                    ParameterKind::Integers { .. } => format!("{name}.s{place:x}"),
+                    _ => name.clone(),
+                }
+            }
             Symbol::Item(of) => format!("item.{}", axis(of)),
             Symbol::Group(of) => format!("group.{}", axis(of)),
             Symbol::Local(of) => format!("local.{}", axis(of)),

@@ -110,6 +110,21 @@ impl Type {
     }
 }
 
+impl Type {
+    /// Returns the type of the elements of a vector of integers, and how many there are.
+    pub(crate) fn integers(&self) -> Option<(&Self, u64)> {
+        match self {
+            Self::Vector(of, count) if matches!(**of, Self::Integer { .. }) => Some((of, *count)),
+            Self::Struct(of) if of.is_vector() => {
+                let (_, first) = of.fields.first()?;
+                let is_same = of.fields.iter().all(|(_, of)| of == first);
+                (is_same && matches!(first, Self::Integer { .. })).then_some((first, of.fields.len() as u64))
+            }
+            _ => None,
+        }
+    }
+}
+
 impl Struct {
     /// Returns whether the fields are called as the elements of a vector.
     pub(crate) fn is_vector(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::poly::{Condition, Poly};
 use crate::token::Place;
-use crate::types::Type;
+use crate::types::{Struct, Type};
 use std::rc::Rc;
 
 /// The memory that a pointer points to.
@@ -35,8 +35,10 @@ pub(crate) enum Value {
         of: Type,
         why: Why,
     },
-    /// The elements of a vector, or the fields of a structure.
+    /// The elements of a vector, or of a structure whose fields are called as those.
     Lanes(Rc<Vec<Value>>),
+    /// The fields of another structure.
+    Fields(Rc<Struct>, Rc<Vec<Value>>),
     Unknown(Why),
 }
 

@@ -1,7 +1,7 @@
 //! Kernels of programs whose parts are derived from their sources.
 
 use crate::derive::{Cache, DeriveError, integer, is_derivable, of_all, samples};
-use dml_analysis::{Analysis, Language, Launch, Launched};
+use dml_analysis::{Analysis, Language, Launch, Launched, ParameterKind};
 use dml_core::{Access, BufferName, ItemShape, LaunchArg, Scalar};
 use dml_scheduler::{Argument, Footprint, Kernel};
 use std::iter::once;
@@ -78,33 +78,52 @@ struct Launches {
     analysis: Analysis,
     shape: ItemShape,
     items: u64,
-    /// For each parameter of the source: the positions of its argument, and of its scalar among the scalars.
-    parameters: Vec<(usize, Option<usize>)>,
+    /// For each parameter of the source, the position of its argument, and which integers that is.
+    parameters: Vec<(usize, Passed)>,
+}
+
+/// The integers of an argument.
+enum Passed {
+    /// One, at this position among the scalars.
+    Scalar(usize),
+    /// Those of a value.
+    Fixed(Vec<i128>),
 }
 
 impl Launches {
     fn of(kernel: &Kernel, items: u64, analysis: &Analysis) -> Self {
-        let mut scalars = 0..;
+        let mut scalars = 0;
         let mut parameters = Vec::new();
         for (index, argument) in kernel.signature().iter().enumerate() {
-            let scalar = match argument {
-                LaunchArg::Scalar(_) => scalars.next(),
+            let kind = analysis.parameters().get(parameters.len()).map(|of| of.kind);
+            let passed = match (argument, kind) {
+                (LaunchArg::Scalar(_), _) => {
+                    scalars += 1;
+                    Passed::Scalar(scalars - 1)
+                }
                 // Local memory is no parameter in CUDA C.
-                LaunchArg::Local(_) if analysis.language() == Language::Cuda => continue,
-                _ => None,
+                (LaunchArg::Local(_), _) if analysis.language() == Language::Cuda => continue,
+                (LaunchArg::Bytes(value), Some(ParameterKind::Integers { bytes, is_signed, .. })) => {
+                    let each = value.chunks_exact(bytes.clamp(1, 8) as usize);
+                    Passed::Fixed(each.map(|bytes| number(bytes, is_signed)).collect())
+                }
+                _ => Passed::Fixed(Vec::new()),
             };
-            parameters.push((index, scalar));
+            parameters.push((index, passed));
         }
         Self { analysis: analysis.clone(), shape: kernel.shape(), items, parameters }
     }
 
     /// Returns the integers among the parameters.
-    fn integers(&self, scalars: &[Scalar]) -> Vec<Option<i128>> {
-        let integer = |(_, scalar): &(usize, Option<usize>)| scalar.and_then(|at| integer(*scalars.get(at)?));
-        self.parameters.iter().map(integer).collect()
+    fn integers(&self, scalars: &[Scalar]) -> Vec<Vec<i128>> {
+        let passed = |(_, passed): &(usize, Passed)| match passed {
+            Passed::Scalar(at) => scalars.get(*at).and_then(|scalar| integer(*scalar)).into_iter().collect(),
+            Passed::Fixed(integers) => integers.clone(),
+        };
+        self.parameters.iter().map(passed).collect()
     }
 
-    fn with(&self, integers: Vec<Option<i128>>) -> Launched {
+    fn with(&self, integers: Vec<Vec<i128>>) -> Launched {
         let (group, axis) = (self.shape.local(), self.shape.axis());
         self.analysis.launch(&Launch { sizes: self.shape.global(&(0..self.items)), group, axis, integers })
     }
@@ -160,5 +179,16 @@ impl Launches {
             })
         });
         Ok(Some((access, footprint)))
+    }
+}
+
+/// Returns the integer of these bytes, at most eight.
+fn number(bytes: &[u8], is_signed: bool) -> i128 {
+    let mut all = [0; 8];
+    all[..bytes.len()].copy_from_slice(bytes);
+    let bits = 64 - 8 * bytes.len() as u32;
+    match is_signed {
+        true => (i64::from_le_bytes(all) << bits >> bits).into(),
+        false => u64::from_le_bytes(all).into(),
     }
 }

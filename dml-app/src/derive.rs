@@ -445,8 +445,8 @@ impl<'a> Analyses<'a> {
         let parameter = self.parameters(*language, argument).count();
         let arguments = self.kernel.arguments.len();
         let integers = self.parameters(*language, arguments).map(|plan| match plan {
-            ArgumentPlan::Scalar(scalar) => integer(*scalar),
-            _ => None,
+            ArgumentPlan::Scalar(scalar) => Vec::from_iter(integer(*scalar)),
+            _ => Vec::new(),
         });
         let integers: Vec<_> = integers.collect();
         let parameters = analysis.parameters();

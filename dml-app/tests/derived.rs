@@ -148,6 +148,10 @@ const PROGRAM: &str = "
         own[get_local_id(0)] = from[get_global_id(0)];
         if (get_local_id(0) == 0) sums[get_group_id(0)] = own[0];
     }
+    kernel void shift(global const float *from, global float *to, int2 by, ulong end) {
+        size_t i = get_global_id(0);
+        if (i < end) to[i] = from[min((int)i + by.x + by.y, 999)];
+    }
     kernel void add(global uint *sum) { atomic_inc(sum); }";
 
 fn analysis(kernel: &str) -> Analysis {
@@ -195,6 +199,11 @@ fn kernels_of_programs_get_the_parts_of_their_source() {
     let counted = analysed(count(64), 1024, &analysis("count")).expect("it is analysed");
     assert_eq!(parts(&counted, 64..192), [reads(256..768), writes(4..12)]);
     assert!(refused(count(0), "count").ends_with("expected a local size"));
+
+    // Vectors of integers.
+    let shift = Kernel::new("shift", 64).read_all(&from).read_write_all(&to).value(&[-3_i32, 7]).end();
+    let shift = analysed(shift, 1000, &analysis("shift")).expect("it is analysed");
+    assert_eq!(parts(&shift, 64..128), [reads(68 * 4..132 * 4), writes(64 * 4..128 * 4)]);
 
     let add = Kernel::new("add", 1).read_write_all(&buffer(1));
     assert!(refused(add.clone(), "add").ends_with("changed atomically: expected `reduces`"));

@@ -4,7 +4,7 @@ use super::{Base, CALLS, Machine, Run, Target};
 use crate::poly::{Condition, Kind, Poly, Symbol, Term};
 use crate::syntax::{Binary, Expr, ExprKind, Function, Unary};
 use crate::token::Place;
-use crate::types::{INT, SIZE, Type, UINT, lanes};
+use crate::types::{INT, SIZE, Type, UINT};
 use crate::value::{Integer, Value};
 use crate::{Language, Refusal};
 use std::rc::Rc;
@@ -181,9 +181,11 @@ impl Machine<'_> {
             return self.load(&target, at);
         }
         Ok(match self.eval(of)? {
-            Value::Lanes(values) => match lanes(name, values.len() as u64) {
-                Some(lanes) => super::picked(&values, &lanes),
-                None => Value::unknown(at, "a field of a structure"),
+            value @ (Value::Lanes(_) | Value::Fields(..)) => match (self.lanes_of(&value, name), &value) {
+                (Some(lanes), Value::Lanes(values) | Value::Fields(_, values)) => {
+                    super::picked(values, &lanes)
+                }
+                _ => Value::unknown(at, "a field of a structure"),
             },
             Value::Unknown(why) => Value::Unknown(why),
             _ => return Err(Refusal::new(at, format!("a field {name} of something that has none"))),
@@ -227,6 +229,12 @@ impl Machine<'_> {
                     if of.is_vector() && values.len() == of.fields.len() =>
                 {
                     Value::Lanes(values)
+                }
+                (Type::Struct(of), Value::Fields(from, values)) if *of == from => Value::Fields(from, values),
+                (Type::Struct(of), Value::Lanes(values)) if values.len() == of.fields.len() => {
+                    let fields = of.fields.iter().zip(values.iter());
+                    let fields = fields.map(|((_, of), value)| self.converted(value.clone(), of, at));
+                    Value::Fields(of.clone(), Rc::new(fields.collect()))
                 }
                 (Type::Vector(..), value @ Value::Integer(_)) => {
                     Value::Lanes(Rc::new(spread(vec![value], to, at)))

@@ -59,14 +59,16 @@ pub(crate) struct Case {
 pub(crate) fn launch(case: &Case, analysis: &Analysis, end: u64) -> Launch {
     let integer = |name: &str| {
         if name == "end" {
-            return Some(i128::from(end));
+            return i128::from(end);
         }
         let found = case.integers.iter().find(|(known, _)| *known == name);
-        Some(found.unwrap_or_else(|| panic!("{}: no value of {name}", case.kernel)).1)
+        found.unwrap_or_else(|| panic!("{}: no value of {name}", case.kernel)).1
     };
     let integers = analysis.parameters().iter();
-    let integers = integers
-        .map(|of| if matches!(of.kind, ParameterKind::Integer { .. }) { integer(&of.name) } else { None });
+    let integers = integers.map(|of| match of.kind {
+        ParameterKind::Integer { .. } => vec![integer(&of.name)],
+        _ => Vec::new(),
+    });
     Launch { sizes: case.sizes, group: case.group, axis: case.axis, integers: integers.collect() }
 }
 

@@ -11,7 +11,7 @@ fn touched(text: &str, language: Language) -> String {
         Ok(analysis) => analysis,
         Err(refusal) => return format!("refused {refusal}"),
     };
-    let integers = vec![Some(64); analysis.parameters().len()];
+    let integers = vec![vec![64; 2]; analysis.parameters().len()];
     let launch = Launch { sizes: [64, 1, 1], group: [16, 1, 1], axis: 0, integers };
     let launched = analysis.launch(&launch);
     let buffers = analysis.parameters().iter().enumerate();
@@ -85,9 +85,37 @@ fn the_global_size_is_that_of_whole_groups() {
         if (get_global_id(0) < 60) a[get_global_id(0)] = b[get_global_size(0) - 1 - get_global_id(0)];
     }";
     let analysis = Source::new(text, Language::OpenCl, &[]).kernel("f").expect("it is analysed");
-    let launch = Launch { sizes: [60, 1, 1], group: [16, 1, 1], axis: 0, integers: vec![None; 2] };
+    let launch = Launch { sizes: [60, 1, 1], group: [16, 1, 1], axis: 0, integers: Vec::new() };
     let part = analysis.launch(&launch).part(1, 0..16, 256).expect("a part");
     assert_eq!(part.bytes, [48 * 4..64 * 4]);
+}
+
+/// Structures whose fields are pointers, sizes and arrays.
+#[test]
+fn structures() {
+    let types = "typedef struct { float4 data[4]; } Matrix;
+        typedef struct { uint size; global float *data; } Volume;
+        float4 turned(Matrix m, float4 v) { return m.data[0] * v.x; }
+        void put(Volume v, uint at, float value) { v.data[at] = value; }
+        uint last(Volume v) { return v.size - 1; }\n";
+    for (body, expected) in [
+        ("Volume v; v.size = n; v.data = a; put(v, i, turned(m, vload4(0, b)).x);", "a w 64..128, b r 0..16"),
+        ("Volume v = {n, a}; v.data[min(i, last(v))] = 1;", "a u 64..128"),
+        ("Volume v; v.data = a; if (b[0] > 0) v.data = b; v.data[i] = 1;", "refused"),
+        ("Volume v; v.data = a; for (uint j = 0; j < 2; j++) { v.data[i] = 1; v.data += 2; }", "refused"),
+        ("Volume v, w; v.data = a; w = v; w.data[i] = 1;", "a w 64..128"),
+        ("Volume v; v.data = a; Volume *p = &v; p->data = b; v.data[i] = 1;", "refused"),
+        ("Volume v; v.size = i; a[v.size] = 1; v.size += 1; a[v.size] = 1;", "a w 64..132"),
+        ("Matrix w = m; w.data[i & 3] = 1; a[i] = w.data[0].x;", "a w 64..128"),
+        ("int at = (int)m.data[0].x; a[at] = 1;", "a refused"),
+        ("if (i < size.x) a[i + size.y - 64] = 1;", "a w 64..128"),
+    ] {
+        let text = format!(
+            "{types}kernel void f(global float *a, global float *b, Matrix m, uint n, int2 size) {{ uint i = get_global_id(0); {body} }}"
+        );
+        let found = touched(&text, Language::OpenCl);
+        assert!(found.contains(expected), "{body}\n    found    {found}\n    expected {expected}");
+    }
 }
 
 /// What the compiler defines is unknown.

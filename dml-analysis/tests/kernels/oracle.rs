@@ -53,13 +53,13 @@ fn simulate(plugin: &PathBuf, run: &Run<'_>, analysis: &Analysis) -> Vec<Simulat
     let mut simulation = format!("kernel.cl\n{}\n{}\n{}\n", run.kernel, size(padded), size(run.launch.group));
     let mut buffers = run.buffers.iter();
     for (parameter, integer) in analysis.parameters().iter().zip(&run.launch.integers) {
-        let line = match (parameter.kind, integer) {
+        let line = match (parameter.kind, &integer[..]) {
             (ParameterKind::Buffer { .. }, _) => {
                 let (bytes, filled) = buffers.next().expect("each buffer has a size");
                 format!("<size={bytes} {filled}>")
             }
-            (ParameterKind::Integer { bytes: 8 }, Some(value)) => format!("<size=8 long> {value}"),
-            (ParameterKind::Integer { .. }, Some(value)) => format!("<size=4 int> {value}"),
+            (ParameterKind::Integer { bytes: 8 }, [value]) => format!("<size=8 long> {value}"),
+            (ParameterKind::Integer { .. }, [value]) => format!("<size=4 int> {value}"),
             (ParameterKind::Local, _) => "<size=4096>".to_owned(),
             _ => "<size=4 float> 0.5".to_owned(),
         };
@@ -167,8 +167,12 @@ fn body(body: &str) -> Option<(Vec<String>, usize)> {
         return None;
     }
     let plugin = plugin()?;
-    let launch =
-        Launch { sizes: [64, 1, 1], group: [16, 1, 1], axis: 0, integers: vec![None, None, None, Some(64)] };
+    let launch = Launch {
+        sizes: [64, 1, 1],
+        group: [16, 1, 1],
+        axis: 0,
+        integers: vec![vec![], vec![], vec![], vec![64]],
+    };
     let values = "float range=-20:1:43";
     let buffers = vec![(256, values), (256, values), (256, "int range=0:1:63")];
     let text = kernel_of(body);

@@ -47,7 +47,7 @@ fn analyse(text: &str, language: Language) {
     for kernel in source.kernels() {
         let Ok(analysis) = source.kernel(kernel) else { continue };
         for value in [0, 1, 64, -5, i128::from(i64::MAX)] {
-            let integers = vec![Some(value); analysis.parameters().len()];
+            let integers = vec![vec![value]; analysis.parameters().len()];
             let launch = Launch { sizes: [64, 32, 1], group: [16, 4, 1], axis: 1, integers };
             let launched = analysis.launch(&launch);
             for parameter in 0..analysis.parameters().len() {
