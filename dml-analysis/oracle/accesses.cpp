@@ -1,4 +1,5 @@
-// A plug-in of Oclgrind: prints each access of a work-item to a buffer as `R|W BUFFER OFFSET BYTES X Y Z`.
+// A plug-in of Oclgrind: prints each access of a work-item to a buffer as `R|W BUFFER OFFSET BYTES X Y Z`, and each
+// buffer as `B`. Constant tables are buffers that precede those of the arguments.
 #include <oclgrind/Plugin.h>
 #include <oclgrind/Context.h>
 #include <oclgrind/Memory.h>
@@ -15,6 +16,9 @@ struct Accesses : Plugin {
     if (memory->getAddressSpace() != AddrSpaceGlobal) return;
     Size3 id = item->getGlobalID();
     printf("%c %zu %zu %zu %zu %zu %zu\n", how, memory->extractBuffer(address), memory->extractOffset(address), size, id.x, id.y, id.z);
+  }
+  void memoryAllocated(const Memory *m, size_t, size_t, cl_mem_flags, const uint8_t *) override {
+    if (m->getAddressSpace() == AddrSpaceGlobal) puts("B");
   }
   void memoryLoad(const Memory *m, const WorkItem *i, size_t a, size_t s) override { print('R', m, i, a, s); }
   void memoryStore(const Memory *m, const WorkItem *i, size_t a, size_t s, const uint8_t *) override { print('W', m, i, a, s); }

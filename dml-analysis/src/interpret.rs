@@ -52,6 +52,8 @@ pub(crate) struct Trace {
 
 /// What is not followed.
 const OWN: &str = "a value from memory of a work-item or work-group";
+/// What has been declared alone.
+const UNSET: &str = "no value yet";
 /// How deeply calls may be nested.
 const CALLS: usize = 24;
 /// The most statements and expressions that are followed.
@@ -76,9 +78,11 @@ enum Leaves {
 
 /// What can be assigned to.
 enum Target {
+    /// A variable, or a part of it: the elements of each vector and the field of each structure on the way.
     Variable {
         index: usize,
-        lanes: Option<Vec<u64>>,
+        path: Vec<Vec<u64>>,
+        of: Type,
     },
     Memory {
         base: Base,
@@ -336,16 +340,16 @@ impl Machine<'_> {
             }
             (of, Some(first)) => self.converted(first, of, variable.at),
             (Type::Vector(_, lanes), None) => {
-                Value::Lanes(Rc::new(vec![Value::unknown(variable.at, "no value yet"); *lanes as usize]))
+                Value::Lanes(Rc::new(vec![Value::unknown(variable.at, UNSET); *lanes as usize]))
             }
             (Type::Struct(of), None) if of.is_vector() => {
-                Value::Lanes(Rc::new(vec![Value::unknown(variable.at, "no value yet"); of.fields.len()]))
+                Value::Lanes(Rc::new(vec![Value::unknown(variable.at, UNSET); of.fields.len()]))
             }
             (Type::Struct(of), None) => {
-                let fields = vec![Value::unknown(variable.at, "no value yet"); of.fields.len()];
+                let fields = vec![Value::unknown(variable.at, UNSET); of.fields.len()];
                 Value::Fields(of.clone(), Rc::new(fields))
             }
-            _ => Value::unknown(variable.at, "no value yet"),
+            _ => Value::unknown(variable.at, UNSET),
         })
     }
 
@@ -531,11 +535,13 @@ impl Machine<'_> {
 
     fn load(&mut self, target: &Target, at: Place) -> Run<Value> {
         match target {
-            Target::Variable { index, lanes: None } => Ok(self.stack[*index].1.clone()),
-            Target::Variable { index, lanes: Some(lanes) } => match &self.stack[*index].1 {
-                Value::Lanes(values) | Value::Fields(_, values) => Ok(picked(values, lanes)),
-                _ => Ok(Value::unknown(at, "an element of an unknown vector")),
-            },
+            Target::Variable { index, path, .. } => {
+                let value = self.stack[*index].1.clone();
+                Ok(path.iter().fold(value, |value, lanes| match value {
+                    Value::Lanes(values) | Value::Fields(_, values) => picked(&values, lanes),
+                    _ => Value::unknown(at, "an element of an unknown vector"),
+                }))
+            }
             Target::Own(what) => Ok(Value::unknown(at, what)),
             Target::Astray { argument, of: of @ Type::Array(..), why } => {
                 Ok(Value::Astray { base: Base::Argument(*argument), of: decayed(of), why: why.clone() })
@@ -631,34 +637,11 @@ impl Machine<'_> {
 
     fn store(&mut self, target: &Target, value: Value, at: Place) -> Run<()> {
         match target {
-            Target::Variable { index, lanes: None } => {
-                let (name, _, of) = self.stack[*index].clone();
-                let value = self.converted(value, &of, at);
-                self.stack[*index].1 = self.unless_addressed(&name, value, at);
-                Ok(())
-            }
-            Target::Variable { index, lanes: Some(lanes) } => {
-                if let (Value::Fields(of, _), [field]) = (&self.stack[*index].1, &lanes[..]) {
-                    let of = of.fields[*field as usize].1.clone();
-                    let value = self.converted(value, &of, at);
-                    if let Value::Fields(_, fields) = &mut self.stack[*index].1 {
-                        Rc::make_mut(fields)[*field as usize] = value;
-                    }
-                } else if let Value::Lanes(values) = &mut self.stack[*index].1 {
-                    let values = Rc::make_mut(values);
-                    for (place, lane) in lanes.iter().enumerate() {
-                        let value = match &value {
-                            Value::Lanes(of) => of.get(place).cloned(),
-                            value if lanes.len() == 1 => Some(value.clone()),
-                            _ => None,
-                        };
-                        let value =
-                            value.unwrap_or_else(|| Value::unknown(at, "an element of an unknown vector"));
-                        if let Some(element) = values.get_mut(*lane as usize) {
-                            *element = value;
-                        }
-                    }
-                }
+            Target::Variable { index, path, of } => {
+                let value = self.converted(value, of, at);
+                let name = self.stack[*index].0.clone();
+                let value = self.unless_addressed(&name, value, at);
+                put(&mut self.stack[*index].1, path, value, at);
                 Ok(())
             }
             Target::Own(_) => Ok(()),
@@ -677,6 +660,29 @@ impl Machine<'_> {
 /// Returns the type of what an array's name points to.
 fn decayed(of: &Type) -> Type {
     of.element().cloned().unwrap_or(Type::Opaque)
+}
+
+/// Changes a part of a value. What is unknown stays so.
+fn put(whole: &mut Value, path: &[Vec<u64>], value: Value, at: Place) {
+    let Some((lanes, rest)) = path.split_first() else {
+        *whole = value;
+        return;
+    };
+    let (Value::Lanes(values) | Value::Fields(_, values)) = whole else { return };
+    let values = Rc::make_mut(values);
+    let mut part = picked(values, lanes);
+    put(&mut part, rest, value, at);
+    for (place, lane) in lanes.iter().enumerate() {
+        let own = match &part {
+            own if lanes.len() == 1 => Some(own),
+            Value::Lanes(of) => of.get(place),
+            _ => None,
+        };
+        let own = own.cloned().unwrap_or_else(|| Value::unknown(at, "an element of an unknown vector"));
+        if let Some(element) = values.get_mut(*lane as usize) {
+            *element = own;
+        }
+    }
 }
 
 fn picked(values: &[Value], lanes: &[u64]) -> Value {

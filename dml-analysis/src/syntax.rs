@@ -84,6 +84,17 @@ pub(crate) struct Variable {
     pub(crate) is_const: bool,
 }
 
+impl Expr {
+    /// Returns whether this is a variable, or a part of one.
+    pub(crate) fn is_of_variable(&self) -> bool {
+        match &self.kind {
+            ExprKind::Name(_) => true,
+            ExprKind::Member(of, _) => of.is_of_variable(),
+            _ => false,
+        }
+    }
+}
+
 impl Variable {
     /// Returns the least and the greatest element of a constant array of integers.
     pub(crate) fn elements(&self) -> Option<(i128, i128)> {

@@ -111,6 +111,26 @@ impl Type {
 }
 
 impl Type {
+    /// Returns the elements of a vector, or the field of a structure, that a name behind a dot means, and their
+    /// type.
+    pub(crate) fn part(&self, name: &str) -> Option<(Vec<u64>, Self)> {
+        match self {
+            Self::Vector(of, count) => {
+                let lanes = lanes(name, *count)?;
+                let own = match lanes.len() {
+                    1 => (**of).clone(),
+                    count => Self::Vector(of.clone(), count as u64),
+                };
+                Some((lanes, own))
+            }
+            Self::Struct(of) => {
+                let field = of.fields.iter().position(|(known, _)| **known == *name)?;
+                Some((vec![field as u64], of.fields[field].1.clone()))
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the type of the elements of a vector of integers, and how many there are.
     pub(crate) fn integers(&self) -> Option<(&Self, u64)> {
         match self {

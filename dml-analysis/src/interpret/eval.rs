@@ -105,7 +105,8 @@ impl Machine<'_> {
                         value => all.push(value),
                     }
                 }
-                Ok(Value::Lanes(Rc::new(spread(all, of, at))))
+                let all = Value::Lanes(Rc::new(spread(all, of, at)));
+                Ok(self.converted(all, of, at))
             }
             ExprKind::List(values) => {
                 let values: Vec<_> = values.iter().map(|value| self.eval(value)).collect::<Run<_>>()?;
@@ -173,10 +174,9 @@ impl Machine<'_> {
                 None => Value::unknown(at, "a name that the source does not define"),
             });
         }
-        if matches!(
-            of.kind,
-            ExprKind::Name(_) | ExprKind::Index(..) | ExprKind::Member(..) | ExprKind::Unary(Unary::Load, _)
-        ) {
+        let is_in_memory =
+            matches!(of.kind, ExprKind::Index(..) | ExprKind::Member(..) | ExprKind::Unary(Unary::Load, _));
+        if is_in_memory && !of.is_of_variable() {
             let target = self.target(expr)?;
             return self.load(&target, at);
         }
@@ -222,13 +222,16 @@ impl Machine<'_> {
                 (Type::Pointer(of, _), Value::Astray { base, why, .. }) => {
                     Value::Astray { base, of: (**of).clone(), why }
                 }
-                (Type::Vector(..), Value::Lanes(values)) => {
-                    Value::Lanes(Rc::new(spread((*values).clone(), to, at)))
+                (Type::Vector(of, _), Value::Lanes(values)) => {
+                    let values = spread((*values).clone(), to, at).into_iter();
+                    Value::Lanes(Rc::new(values.map(|value| self.converted(value, of, at)).collect()))
                 }
                 (Type::Struct(of), Value::Lanes(values))
                     if of.is_vector() && values.len() == of.fields.len() =>
                 {
-                    Value::Lanes(values)
+                    let fields = of.fields.iter().zip(values.iter());
+                    let fields = fields.map(|((_, of), value)| self.converted(value.clone(), of, at));
+                    Value::Lanes(Rc::new(fields.collect()))
                 }
                 (Type::Struct(of), Value::Fields(from, values)) if *of == from => Value::Fields(from, values),
                 (Type::Struct(of), Value::Lanes(values)) if values.len() == of.fields.len() => {
@@ -236,7 +239,8 @@ impl Machine<'_> {
                     let fields = fields.map(|((_, of), value)| self.converted(value.clone(), of, at));
                     Value::Fields(of.clone(), Rc::new(fields.collect()))
                 }
-                (Type::Vector(..), value @ Value::Integer(_)) => {
+                (Type::Vector(of, _), value @ Value::Integer(_)) => {
+                    let value = self.converted(value, of, at);
                     Value::Lanes(Rc::new(spread(vec![value], to, at)))
                 }
                 (_, Value::Unknown(why)) => Value::Unknown(why),
@@ -552,6 +556,21 @@ impl Machine<'_> {
         if values.iter().any(is_buffer) {
             return Err(Refusal::new(at, format!("{name} of a buffer, which the source does not define")));
         }
+        if let ("min" | "max" | "clamp" | "abs" | "mul24" | "mad24", Some(count)) = (
+            name,
+            values.iter().find_map(|value| if let Value::Lanes(of) = value { Some(of.len()) } else { None }),
+        ) {
+            let each = (0..count).map(|lane| {
+                let own = values.iter().map(|value| match value {
+                    Value::Lanes(of) => {
+                        of.get(lane).cloned().unwrap_or_else(|| Value::unknown(at, "no such lane"))
+                    }
+                    value => value.clone(),
+                });
+                self.builtin(name, own.collect(), at)
+            });
+            return Ok(Value::Lanes(Rc::new(each.collect::<Run<_>>()?)));
+        }
         let integers = |values: &[Value]| values.iter().all(|value| matches!(value, Value::Integer(_)));
         Ok(match (name, values.len()) {
             ("min" | "max" | "clamp" | "abs", _) if integers(&values) => {
@@ -593,6 +612,9 @@ impl Machine<'_> {
                 match target.and_then(|name| Type::named(name, self.language)) {
                     Some(of) if name.starts_with("make_") && integers(&values) => {
                         Value::Lanes(Rc::new(spread(values, &of, at)))
+                    }
+                    Some(of @ Type::Vector(..)) if values.len() == 1 && name.starts_with("convert_") => {
+                        self.converted(values.remove(0), &of, at)
                     }
                     Some(of @ Type::Integer { .. }) if values.len() == 1 => {
                         self.converted(values.remove(0), &of, at)

@@ -13,7 +13,9 @@ impl Machine<'_> {
     pub(super) fn target(&mut self, expr: &Expr) -> Run<Target> {
         match &expr.kind {
             ExprKind::Name(name) => match self.find(name) {
-                Some(index) => Ok(Target::Variable { index, lanes: None }),
+                Some(index) => {
+                    Ok(Target::Variable { index, path: Vec::new(), of: self.stack[index].2.clone() })
+                }
                 None => Err(Refusal::new(expr.at, format!("a change of `{name}`, which is unknown"))),
             },
             ExprKind::Unary(Unary::Load, of) => {
@@ -50,15 +52,14 @@ impl Machine<'_> {
                     Ok(Target::Astray { argument, of, why })
                 }
                 of @ Target::Astray { .. } => Ok(of),
-                Target::Variable { index, lanes: None } => {
-                    let lanes = self.lanes_of(&self.stack[index].1, name);
-                    match lanes {
-                        Some(lanes) => Ok(Target::Variable { index, lanes: Some(lanes) }),
-                        // A structure with unknown fields.
-                        None => Ok(Target::Own(OWN)),
-                    }
+                Target::Variable { index, mut path, of } => {
+                    let part = of.part(name);
+                    let (lanes, of) =
+                        part.ok_or_else(|| Refusal::new(expr.at, format!("an unknown field {name}")))?;
+                    path.push(lanes);
+                    Ok(Target::Variable { index, path, of })
                 }
-                Target::Variable { .. } | Target::Lanes { .. } => Ok(Target::Own(OWN)),
+                Target::Lanes { .. } => Ok(Target::Own(OWN)),
                 Target::Memory { base, offset, of } => self.member(base, &offset, &of, name, expr.at),
             },
             ExprKind::Cast(_, of) => self.target(of),
@@ -81,10 +82,7 @@ impl Machine<'_> {
     fn type_of(&self, expr: &Expr) -> Option<Type> {
         match &expr.kind {
             ExprKind::Name(name) => Some(self.stack[self.find(name)?].2.clone()),
-            ExprKind::Member(of, name) => match self.type_of(of)? {
-                Type::Struct(of) => Some(of.field(name)?.1.clone()),
-                _ => None,
-            },
+            ExprKind::Member(of, name) => Some(self.type_of(of)?.part(name)?.1),
             ExprKind::Index(of, _) | ExprKind::Unary(Unary::Load, of) => self.type_of(of)?.element().cloned(),
             _ => None,
         }

@@ -1,10 +1,11 @@
 //! Loops.
 
-use super::{Leaves, Machine, Run, Stack};
+use super::{Leaves, Machine, Run, Stack, UNSET};
 use crate::poly::{Condition, Poly, Symbol};
 use crate::syntax::{Expr, Stmt};
 use crate::token::Place;
 use crate::value::{Integer, Value, Why};
+use std::rc::Rc;
 
 impl Machine<'_> {
     /// Follows a loop.
@@ -34,17 +35,13 @@ impl Machine<'_> {
         let symbols = loop {
             let mut symbols = Vec::new();
             for index in &changed {
-                let symbol = Poly::symbol(Symbol::Some(self.fresh()));
-                self.stack[*index].1 = match &before[*index].1 {
-                    Value::Integer(first) => {
-                        Value::Integer(Integer { poly: symbol.clone(), ..first.clone() })
-                    }
-                    Value::Pointer { base, of, .. } => {
-                        Value::Pointer { base: *base, offset: symbol.clone(), of: of.clone() }
-                    }
-                    first => astray(first),
+                let mut number = || {
+                    let symbol = Poly::symbol(Symbol::Some(self.fresh()));
+                    symbols.push(symbol.clone());
+                    Some(symbol)
                 };
-                symbols.push(symbol);
+                let unknown = with_numbers(&before[*index].1, &mut number, &astray);
+                self.stack[*index].1 = unknown;
             }
             let counts = (self.trace.accesses.len(), self.trace.facts.len(), self.returned.clone());
             self.turn((condition, is_tested_first), step, body)?;
@@ -62,17 +59,13 @@ impl Machine<'_> {
             self.stack.clone_from(&before);
         };
         let first: Vec<Value> = changed.iter().map(|index| before[*index].1.clone()).collect();
-        let growth: Vec<Option<Poly>> = (changed.iter().zip(&first).zip(&symbols))
-            .map(|((index, first), symbol)| {
-                let growth = match (&self.stack[*index].1, first) {
-                    (Value::Integer(value), Value::Integer(_)) => &value.poly - symbol,
-                    (Value::Pointer { base, offset, .. }, Value::Pointer { base: same, .. })
-                        if base == same =>
-                    {
-                        offset - symbol
-                    }
-                    _ => return None,
-                };
+        let mut ends = Vec::new();
+        for (index, first) in changed.iter().zip(&first) {
+            numbers(first, Some(&self.stack[*index].1), &mut ends);
+        }
+        let growth: Vec<Option<Poly>> = (ends.iter().zip(&symbols))
+            .map(|(end, symbol)| {
+                let growth = end.as_ref()? - symbol;
                 (!self.is_newer(&growth, newest)).then_some(growth)
             })
             .collect();
@@ -80,17 +73,14 @@ impl Machine<'_> {
         // The turns themselves.
         let turn = self.fresh();
         let at_turn = |number: &Poly| -> Vec<Value> {
-            let values = first.iter().zip(&growth).map(|(first, growth)| match (first, growth) {
-                (Value::Integer(first), Some(growth)) => {
-                    Value::Integer(Integer { poly: &first.poly + &(growth * number), ..first.clone() })
-                }
-                (Value::Pointer { base, offset, of }, Some(growth)) => {
-                    let offset = offset + &(growth * number);
-                    Value::Pointer { base: *base, offset, of: of.clone() }
-                }
-                (first, _) => astray(first),
+            let mut starts = Vec::new();
+            first.iter().for_each(|first| numbers(first, Some(first), &mut starts));
+            let mut grown = starts.iter().zip(&growth).map(|(start, growth)| {
+                let (start, growth) = (start.as_ref()?, growth.as_ref()?);
+                Some(start + &(growth * number))
             });
-            values.collect()
+            let mut next = || grown.next().flatten();
+            first.iter().map(|first| with_numbers(first, &mut next, &astray)).collect()
         };
         let number = Poly::symbol(Symbol::Turn(turn));
         for (index, value) in changed.iter().zip(at_turn(&number)) {
@@ -129,7 +119,11 @@ impl Machine<'_> {
             let is_last = Condition::Any(is_last);
             for (place, value) in ended.iter().enumerate() {
                 let flag = value.truth();
-                if growth[place].is_none() && value.is_flag() && !depends_on_turn(&flag) {
+                let is_flag = match &first[place] {
+                    Value::Unknown(why) => why.what == UNSET,
+                    first => first.is_flag(),
+                };
+                if is_flag && value.is_flag() && !depends_on_turn(&flag) {
                     let none = tested.with(symbol, &zero).negated();
                     flags[place] = Some(Value::Test(Condition::Any(vec![
                         Condition::All(vec![none, first[place].truth()]),
@@ -264,6 +258,50 @@ impl Machine<'_> {
         self.trace.facts.truncate(facts);
         (self.stack, self.returned) = (stack, returned);
         Ok(is_for_good)
+    }
+}
+
+/// Returns a value with other numbers in place of its own, or astray where there is none.
+fn with_numbers(
+    value: &Value,
+    number: &mut dyn FnMut() -> Option<Poly>,
+    astray: &dyn Fn(&Value) -> Value,
+) -> Value {
+    let mut each =
+        |values: &[Value]| Rc::new(values.iter().map(|value| with_numbers(value, number, astray)).collect());
+    match value {
+        Value::Lanes(values) => Value::Lanes(each(values)),
+        Value::Fields(of, values) => Value::Fields(of.clone(), each(values)),
+        Value::Integer(of) => match number() {
+            Some(poly) => Value::Integer(Integer { poly, ..of.clone() }),
+            None => astray(value),
+        },
+        Value::Pointer { base, of, .. } => match number() {
+            Some(offset) => Value::Pointer { base: *base, offset, of: of.clone() },
+            None => astray(value),
+        },
+        value => astray(value),
+    }
+}
+
+/// Lists, for each number in a value, the one that stands there in another value, if there is one.
+fn numbers(value: &Value, other: Option<&Value>, found: &mut Vec<Option<Poly>>) {
+    match (value, other) {
+        (Value::Lanes(values), Some(Value::Lanes(others)))
+        | (Value::Fields(_, values), Some(Value::Fields(_, others))) => {
+            for (place, value) in values.iter().enumerate() {
+                numbers(value, others.get(place), found);
+            }
+        }
+        (Value::Lanes(values) | Value::Fields(_, values), _) => {
+            values.iter().for_each(|value| numbers(value, None, found));
+        }
+        (Value::Integer(_), Some(Value::Integer(other))) => found.push(Some(other.poly.clone())),
+        (Value::Pointer { base, .. }, Some(Value::Pointer { base: same, offset, .. })) if base == same => {
+            found.push(Some(offset.clone()));
+        }
+        (Value::Integer(_) | Value::Pointer { .. }, _) => found.push(None),
+        _ => {}
     }
 }
 

@@ -734,6 +734,25 @@ pub(crate) const BODIES: &[(&str, &str)] = &[
     ("const int o[2][2] = {{1, 2}, {3}}; a[i] = b[i + o[k[i] & 1][1]];", "a w 64..128, b r 64..140"),
     ("const int o[2] = {256, 2}; a[i] = b[i + ((const char *)o)[1]];", "b refused"),
     ("int o[2] = {1, 2}; o[1] = 9; a[i] = b[i + o[1]];", "b refused"),
+    ("int x = k[0]; for (int j = 0; j < 3; j++) x = i > 20 + j; a[x] = 1;", "a refused"),
+    ("int x = 5; for (int j = 0; j < 0; j++) x = i > 20 + j; a[x] = 1;", "a refused"),
+    ("uchar x = 5; for (int j = 0; j < 0; j++) x = 1; a[x] = 1;", "a refused"),
+    // Elements of vectors in loops and functions.
+    ("uint3 p = 0; for (p.z = 1; p.z < 4; ++p.z) a[p.z + p.x] = 1;", "a w 4..16"),
+    ("int2 p = (int2)(i, 0); for (int j = 0; j < 3; j++, p += (int2)(1, 2)) a[p.x] = p.y;", "a w 64..136"),
+    (
+        "int2 p = (int2)(i, 0); for (int j = 0; j < 3; j++) { p.y += 1; if (b[0] > 3) break; } a[p.x] = 1;",
+        "a",
+    ),
+    (
+        "int2 q = clamp((int2)(i - 4, i + 4), (int2)(20), (int2)(30)); a[q.x] = b[q.y];",
+        "a u 80..112, b r 80..124",
+    ),
+    ("int4 p = (int4)(1, 2, 3, 4); for (int j = 0; j < 2; j++) p = p.yxwz; a[p.x] = 1;", "a refused"),
+    ("int4 p = 0; p.xy.y = i; p.zw = (int2)(1, 2); a[p.y + p.w] = 1;", "a w 72..136"),
+    ("uchar2 p = (uchar2)(300, i); p.y += 250; a[p.x] = 1;", "a w 176..180"),
+    ("uchar2 p; p.x = i + 250; a[p.x & 63] = 1;", "a u 0..256"),
+    ("int2 p = convert_int2((uint2)(i, 3)); a[p.x + p.y] = 1;", "a w 76..140"),
     // What is read beside what is written.
     ("for (int j = 0; j < 2; j++) a[j * 32 + i / 8] *= 2;", "a u 8..16 136..144, b -, k -"),
     // Tests as numbers.

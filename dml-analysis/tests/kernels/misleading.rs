@@ -95,6 +95,7 @@ fn the_global_size_is_that_of_whole_groups() {
 fn structures() {
     let types = "typedef struct { float4 data[4]; } Matrix;
         typedef struct { uint size; global float *data; } Volume;
+        typedef struct { uint count; int2 size; } Sizes;
         float4 turned(Matrix m, float4 v) { return m.data[0] * v.x; }
         void put(Volume v, uint at, float value) { v.data[at] = value; }
         uint last(Volume v) { return v.size - 1; }\n";
@@ -102,11 +103,15 @@ fn structures() {
         ("Volume v; v.size = n; v.data = a; put(v, i, turned(m, vload4(0, b)).x);", "a w 64..128, b r 0..16"),
         ("Volume v = {n, a}; v.data[min(i, last(v))] = 1;", "a u 64..128"),
         ("Volume v; v.data = a; if (b[0] > 0) v.data = b; v.data[i] = 1;", "refused"),
-        ("Volume v; v.data = a; for (uint j = 0; j < 2; j++) { v.data[i] = 1; v.data += 2; }", "refused"),
+        ("Volume v; v.data = a; for (uint j = 0; j < 2; j++) { v.data[i] = 1; v.data += 2; }", "a w 64..136"),
         ("Volume v, w; v.data = a; w = v; w.data[i] = 1;", "a w 64..128"),
         ("Volume v; v.data = a; Volume *p = &v; p->data = b; v.data[i] = 1;", "refused"),
         ("Volume v; v.size = i; a[v.size] = 1; v.size += 1; a[v.size] = 1;", "a w 64..132"),
         ("Matrix w = m; w.data[i & 3] = 1; a[i] = w.data[0].x;", "a w 64..128"),
+        (
+            "Sizes s; s.count = n; s.size = size; a[i + s.size.y - s.count] = 1; s.size.x = 3; a[s.size.x] = 1;",
+            "a w 12..16 64..128",
+        ),
         ("int at = (int)m.data[0].x; a[at] = 1;", "a refused"),
         ("if (i < size.x) a[i + size.y - 64] = 1;", "a w 64..128"),
     ] {
