@@ -273,8 +273,8 @@ pub struct Launch {
     pub group: [u64; 3],
     /// The axis along which packages divide the work-items: 0 for x, 1 for y, 2 for z.
     pub axis: usize,
-    /// The integers of the arguments, by the positions of the parameters: one for a scalar, those of a vector,
-    /// and none for another argument.
+    /// The integers of the arguments, by the positions of the parameters: one for a scalar, those of a
+    /// vector, and none for another argument.
     pub integers: Vec<Vec<i128>>,
 }
 

@@ -111,8 +111,8 @@ impl Type {
 }
 
 impl Type {
-    /// Returns the elements of a vector, or the field of a structure, that a name behind a dot means, and their
-    /// type.
+    /// Returns the elements of a vector, or the field of a structure, that a name behind a dot means, and
+    /// their type.
     pub(crate) fn part(&self, name: &str) -> Option<(Vec<u64>, Self)> {
         match self {
             Self::Vector(of, count) => {
