@@ -330,8 +330,8 @@ impl Preprocessor<'_> {
                 continue;
             };
             let mut body = found.body.clone();
-            if let Some(paste) = body.iter().find(|token| token.is("##") || token.is("#")) {
-                return Err(Refusal::new(paste.at, "a macro that joins tokens"));
+            if let Some(sign) = body.iter().find(|token| token.is("#")) {
+                return Err(Refusal::new(sign.at, "a macro that makes a string"));
             }
             if let Some(parameters) = &found.parameters {
                 // Without arguments, the name is no use of the macro.
@@ -348,18 +348,24 @@ impl Preprocessor<'_> {
                         format!("{} with other arguments than it has", token.text),
                     ));
                 }
-                let arguments: Vec<_> = arguments
-                    .into_iter()
+                let expanded: Vec<_> = arguments
+                    .iter()
                     .map(|argument| self.expand(argument, active))
                     .collect::<Result<_, _>>()?;
-                body = body
-                    .into_iter()
-                    .flat_map(|token| match parameters.iter().position(|name| token.is(name)) {
-                        Some(index) => arguments[index].clone(),
-                        None => vec![token],
-                    })
-                    .collect();
+                let is_joined = |at: usize| {
+                    let is_sign = |at: usize| body.get(at).is_some_and(|token| token.is("##"));
+                    is_sign(at + 1) || at > 0 && is_sign(at - 1)
+                };
+                let replaced = body.iter().enumerate().flat_map(|(at, token)| {
+                    match parameters.iter().position(|name| token.is(name)) {
+                        Some(index) if is_joined(at) => arguments[index].to_vec(),
+                        Some(index) => expanded[index].clone(),
+                        None => vec![token.clone()],
+                    }
+                });
+                body = replaced.collect();
             }
+            body = pasted(body)?;
             body.iter_mut().for_each(|part| part.at = token.at);
             if active.len() >= DEPTH || result.len() + body.len() > TOKENS {
                 return Err(Refusal::new(token.at, "macros that are nested too deeply"));
@@ -401,6 +407,26 @@ impl Preprocessor<'_> {
         }
         crate::syntax::constant(&tokens, at).map(|value| value != 0)
     }
+}
+
+/// Joins the tokens on both sides of each `##`.
+fn pasted(body: Vec<Token>) -> Result<Vec<Token>, Refusal> {
+    let mut joined: Vec<Token> = Vec::new();
+    let mut rest = body.into_iter();
+    while let Some(token) = rest.next() {
+        if !token.is("##") {
+            joined.push(token);
+            continue;
+        }
+        let both = joined.pop().zip(rest.next());
+        let text =
+            both.as_ref().map_or_else(String::new, |(one, other)| format!("{}{}", one.text, other.text));
+        let (Some((left, _)), [one]) = (both, &scan(&text)?[..]) else {
+            return Err(Refusal::new(token.at, "a macro that joins tokens to no token"));
+        };
+        joined.push(Token { kind: one.kind, text: one.text.clone(), ..left });
+    }
+    Ok(joined)
 }
 
 fn written(tokens: &[Token]) -> String {
@@ -483,6 +509,8 @@ mod tests {
             ("#define TWICE(x) x x\nTWICE(TWICE(1))", "1 1 1 1"),
             ("#define LONG a \\\n  b // c\nLONG", "a b"),
             ("#define N() 1\nN()", "1"),
+            ("#define N 7\n#define J(a, b) a##b + a\nJ(N, 2) J(1.5, f)", "N2 + 7 1.5f + 1.5"),
+            ("#define A(x) x ## _a ## x\nA(b)", "b_ab"),
             ("#define N 1\n#undef N\nN", "N"),
             ("a /* b */ c 1.5e-3f .5 0x1Fu 'x' \"a b\" >>= ->", "a c 1.5e-3f .5 0x1Fu 'x' \"a b\" >>= ->"),
         ] {
@@ -503,7 +531,9 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_refused() {
         for (text, expected) in [
-            ("#define J(a, b) a##b\nJ(1, 2)", "joins tokens"),
+            ("#define J(a, b) a##b\nJ(+, 2)", "joins tokens"),
+            ("#define J(a) a##\nJ(1)", "joins tokens"),
+            ("#define S(a) #a\nS(1)", "a string"),
             ("#define V(...) 1", "any number"),
             ("#define F(x) x\nF(1, 2)", "other arguments"),
             ("#define F(x) x\nF(1", "do not end"),

@@ -132,8 +132,12 @@ impl Parser<'_> {
             }
         }
         if self.accept("sizeof") {
-            let of = self.cast()?.and_then(|of| of.size());
-            let bytes = of.map_or_else(|| self.unexpected("the size of a type"), Ok)?;
+            let Some(of) = self.cast()? else {
+                // What it is the size of is not computed.
+                self.nested(Self::unary)?;
+                return expr(ExprKind::Call("sizeof".into(), Vec::new()));
+            };
+            let bytes = of.size().map_or_else(|| self.unexpected("the size of a type"), Ok)?;
             return expr(ExprKind::Integer(bytes.into(), SIZE));
         }
         if let Some(of) = self.cast()? {

@@ -753,6 +753,10 @@ pub(crate) const BODIES: &[(&str, &str)] = &[
     ("uchar2 p = (uchar2)(300, i); p.y += 250; a[p.x] = 1;", "a w 176..180"),
     ("uchar2 p; p.x = i + 250; a[p.x & 63] = 1;", "a u 0..256"),
     ("int2 p = convert_int2((uint2)(i, 3)); a[p.x + p.y] = 1;", "a w 76..140"),
+    (
+        "float t[8]; for (int j = 0; j < sizeof(t) / sizeof(float); j++) t[j] = 1; a[i] = t[0];",
+        "a w 64..128, b -",
+    ),
     // What is read beside what is written.
     ("for (int j = 0; j < 2; j++) a[j * 32 + i / 8] *= 2;", "a u 8..16 136..144, b -, k -"),
     // Tests as numbers.
