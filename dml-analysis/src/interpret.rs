@@ -124,6 +124,8 @@ pub(crate) struct Machine<'a> {
     /// The conditions under which it does.
     left_under: Vec<Vec<Condition>>,
     ended_under: Vec<Vec<Condition>>,
+    /// The conditions under which the last turn that was followed came to its end, if it may.
+    goes_on: Option<Vec<Condition>>,
     /// The conditions of choices, by the terms: the first of both where it holds.
     choices: BTreeMap<usize, Condition>,
     /// The variables of the current function whose addresses are taken.
@@ -147,6 +149,7 @@ pub(crate) fn run(unit: &Unit, kernel: &Function, language: Language) -> Run<Tra
         left: Vec::new(),
         left_under: Vec::new(),
         ended_under: Vec::new(),
+        goes_on: None,
         choices: BTreeMap::new(),
         addressed: kernel.addressed.clone(),
         steps: 0,
@@ -169,6 +172,7 @@ pub(crate) fn run(unit: &Unit, kernel: &Function, language: Language) -> Run<Tra
                 let elements = (0..count as usize).map(|place| machine.passed((position, place), element));
                 Value::Lanes(Rc::new(elements.collect()))
             }
+            Type::Bool => Value::Test(machine.passed((position, 0), of).truth()),
             _ => Value::unknown(kernel.at, "an argument that is no integer"),
         };
         let value = machine.unless_addressed(name, value, kernel.at);
@@ -196,7 +200,8 @@ fn join_branches(accesses: &mut Vec<Access>) {
         let mut pairs = one.conditions.iter().zip(&other.conditions).enumerate();
         let different = pairs.find(|(_, (this, that))| this != that).filter(|_| is_same)?;
         let (index, (this, that)) = different;
-        let are_opposite = *this == that.negated() || this.negated() == *that;
+        // Those without a number are not of one branch.
+        let are_opposite = !this.has_unnumbered() && (*this == that.negated() || this.negated() == *that);
         (are_opposite && one.conditions[index + 1..] == other.conditions[index + 1..]).then_some(index)
     };
     while let Some((one, other, index)) = (0..accesses.len()).find_map(|one| {
@@ -593,7 +598,8 @@ impl Machine<'_> {
         if offset.is_excessive() {
             return Err(Refusal::new(at, "an index that is too large to be followed"));
         }
-        let (offset, conditions) = (offset.clone(), self.conditions.clone());
+        // An index that is another number in a larger type is beyond the buffer.
+        let (offset, conditions) = (self.narrowed(offset), self.conditions.clone());
         let access = Access { argument, reads, writes, is_atomic, offset, bytes, conditions, at };
         self.split(access, CHOICES);
         Ok(())

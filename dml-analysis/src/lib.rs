@@ -203,6 +203,7 @@ impl Source {
                 of if let Some((Type::Integer { bytes, is_signed }, count)) = of.integers() => {
                     ParameterKind::Integers { count, bytes: *bytes, is_signed: *is_signed }
                 }
+                Type::Bool => ParameterKind::Integer { bytes: 1 },
                 _ => ParameterKind::Other,
             };
             Parameter { name: (**name).to_owned(), kind }

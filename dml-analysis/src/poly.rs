@@ -228,6 +228,15 @@ impl Condition {
         }
     }
 
+    /// Returns whether a part of it depends on data, without the number of a branch.
+    pub(crate) fn has_unnumbered(&self) -> bool {
+        match self {
+            Self::AtLeastZero(_) => false,
+            Self::All(of) | Self::Any(of) => of.iter().any(Self::has_unnumbered),
+            Self::Unknown(branch, _) => *branch == 0,
+        }
+    }
+
     /// Calls a function with each polynomial.
     pub(crate) fn each(&self, call: &mut dyn FnMut(&Poly)) {
         match self {

@@ -53,8 +53,9 @@ struct Package<'a> {
     intervals: Vec<Interval>,
     /// The intervals of terms and products that are known.
     cache: RefCell<Vec<Option<Interval>>>,
-    /// Forms of several numbers that are at least 0.
-    bounds: Vec<&'a Form>,
+    /// Forms of several numbers that are at least 0, and whether that is a fact.
+    bounds: Vec<(&'a Form, bool)>,
+    is_fact: bool,
     has_changed: bool,
 }
 
@@ -110,24 +111,54 @@ impl<'a> Package<'a> {
             intervals[local] = all(0, group - 1);
         }
         let cache = RefCell::new(vec![None; intervals.len()]);
-        let mut package = Self { bound, intervals, cache, bounds: Vec::new(), has_changed: false };
+        let mut package =
+            Self { bound, intervals, cache, bounds: Vec::new(), is_fact: false, has_changed: false };
         package.narrow_by(&[]);
         package
     }
 
     /// Applies conditions and all facts until nothing changes. Returns whether they can hold.
+    ///
+    /// A fact holds where its loop is followed and ends. It bounds the numbers of the loop alone, and nothing
+    /// where it cannot hold.
     fn narrow_by(&mut self, tests: &'a [Test]) -> bool {
-        for _ in 0..ROUNDS {
-            self.has_changed = false;
-            // What is known of the numbers of loops depends on the others.
-            if !tests.iter().chain(&self.bound.facts).all(|test| self.narrow(test)) {
-                return false;
+        let first = self.clone();
+        let mut facts: Vec<&'a Test> = self.bound.facts.iter().collect();
+        'facts: loop {
+            for _ in 0..ROUNDS {
+                self.has_changed = false;
+                if !tests.iter().all(|test| self.narrow(test)) {
+                    return false;
+                }
+                for at in 0..facts.len() {
+                    let (before, changed) = (self.intervals.clone(), self.has_changed);
+                    self.is_fact = true;
+                    let can_hold = self.narrow(facts[at]);
+                    self.is_fact = false;
+                    if !can_hold {
+                        facts.remove(at);
+                        self.clone_from(&first);
+                        continue 'facts;
+                    }
+                    for (id, own) in before.iter().enumerate() {
+                        if !self.is_of_loop(id) {
+                            self.intervals[id] = *own;
+                        }
+                    }
+                    self.cache.get_mut().fill(None);
+                    self.has_changed = changed || self.intervals != before;
+                }
+                if !self.has_changed {
+                    break;
+                }
             }
-            if !self.has_changed {
-                break;
-            }
+            return true;
         }
-        true
+    }
+
+    /// Returns whether a number is one of a loop's turns, or one with an unknown value.
+    fn is_of_loop(&self, id: NumberId) -> bool {
+        matches!(self.bound.numbers[id], Number::Symbol(Symbol::Some(_) | Symbol::Turn(_)))
     }
 
     /// Returns the package under these conditions; none if they never hold.
@@ -181,8 +212,10 @@ impl<'a> Package<'a> {
             let [item, group, local] = Bound::ids(axis);
             let is_used = |id: NumberId| offset.factor(id) != 0;
             let is_bounded = |id: NumberId| self.number(id) != under.number(id);
+            let are_both = is_bounded(item) && (is_bounded(group) || is_bounded(local));
             !((is_used(group) || is_used(local)) && is_bounded(item)
-                || is_used(item) && (is_bounded(group) || is_bounded(local)))
+                || is_used(item) && (is_bounded(group) || is_bounded(local))
+                || are_both)
         })
     }
 
@@ -244,8 +277,11 @@ impl<'a> Package<'a> {
         if depth == 0 || form.parts.len() < 2 {
             return (least, most);
         }
-        for bound in &self.bounds {
+        for (bound, is_fact) in &self.bounds {
             for (id, factor) in &bound.parts {
+                if *is_fact && !self.is_of_loop(*id) {
+                    continue;
+                }
                 let own = form.factor(*id);
                 if own == 0 || own % factor != 0 {
                     continue;
@@ -346,10 +382,11 @@ impl<'a> Package<'a> {
                 self.forget();
             }
         }
-        if form.parts.len() > 1
-            && !self.bounds.iter().any(|known| std::ptr::eq(*known, form) || **known == *form)
-        {
-            self.bounds.push(form);
+        let is_known = |(known, is_fact): &(&Form, bool)| {
+            (std::ptr::eq(*known, form) || **known == *form) && *is_fact <= self.is_fact
+        };
+        if form.parts.len() > 1 && !self.bounds.iter().any(is_known) {
+            self.bounds.push((form, self.is_fact));
         }
         true
     }

@@ -5,6 +5,7 @@
 
 use crate::token::{Kind, Place, Token};
 use crate::types::{Space, Struct, Type};
+use crate::value::held;
 use crate::{Language, Refusal};
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -116,7 +117,11 @@ impl Variable {
         }
         let (least, most) = (*all.iter().min()?, *all.iter().max()?);
         let half = 1_i128 << (8 * bytes - 1);
-        let is_held = if is_signed { -half <= least && most < half } else { 0 <= least && most < 2 * half };
+        // Unsigned differences may be large in 8 bytes.
+        let is_held = match is_signed && bytes < 8 {
+            true => -half <= least && most < half,
+            false => 0 <= least && most < 2 * half,
+        };
         is_held.then_some((least, most))
     }
 }
@@ -258,7 +263,8 @@ fn fold(expr: &Expr) -> Option<i128> {
     Some(match &expr.kind {
         ExprKind::Integer(value, _) => *value,
         ExprKind::Unary(Unary::Minus, of) => fold(of)?.checked_neg()?,
-        ExprKind::Unary(Unary::Plus, of) | ExprKind::Cast(Type::Integer { .. }, of) => fold(of)?,
+        ExprKind::Unary(Unary::Plus, of) => fold(of)?,
+        ExprKind::Cast(Type::Integer { bytes, is_signed }, of) => held(fold(of)?, *bytes, *is_signed),
         ExprKind::Unary(Unary::Not, of) => i128::from(fold(of)? == 0),
         ExprKind::Unary(Unary::Complement, of) => !fold(of)?,
         ExprKind::Conditional(test, yes, no) => fold(if fold(test)? != 0 { yes } else { no })?,

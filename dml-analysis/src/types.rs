@@ -15,6 +15,8 @@ pub(crate) enum Space {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Type {
     Void,
+    /// `bool`, whose values are 0 and 1.
+    Bool,
     Integer {
         bytes: u64,
         is_signed: bool,
@@ -44,7 +46,7 @@ impl Type {
     /// Returns the size in bytes, if it is known.
     pub(crate) fn size(&self) -> Option<u64> {
         match self {
-            Self::Void => Some(1),
+            Self::Void | Self::Bool => Some(1),
             Self::Integer { bytes, .. } | Self::Real { bytes } => Some(*bytes),
             // A vector of three elements has the size of one of four.
             Self::Vector(of, lanes) => Some(of.size()? * if *lanes == 3 { 4 } else { *lanes }),
@@ -68,7 +70,7 @@ impl Type {
         let integer = |bytes, is_signed| Some(Self::Integer { bytes, is_signed });
         match name {
             "void" => return Some(Self::Void),
-            "bool" | "_Bool" => return integer(1, false),
+            "bool" | "_Bool" => return Some(Self::Bool),
             "char" | "int8_t" | "schar" => return integer(1, true),
             "uchar" | "uint8_t" => return integer(1, false),
             "short" | "int16_t" => return integer(2, true),

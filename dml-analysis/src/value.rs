@@ -76,6 +76,8 @@ impl Value {
             Self::Integer(Integer { poly, bytes: 1, .. }) => {
                 poly.constant().filter(|value| (0..=1).contains(value)).map(|value| value == 1)
             }
+            Self::Test(Condition::All(of)) if of.is_empty() => Some(true),
+            Self::Test(Condition::Any(of)) if of.is_empty() => Some(false),
             _ => None,
         }
     }
@@ -120,6 +122,12 @@ impl Integer {
         if self.is_unsigned_with(other) { 8 * self.bytes.max(other.bytes).max(4) } else { 0 }
     }
 
+    /// Returns the number for an operation with another integer, if it is constant, as the kernel has it.
+    pub(crate) fn number(&self, other: &Self) -> Option<i128> {
+        let bits = self.wraps_with(other);
+        self.poly.constant().map(|value| if bits > 0 { value.rem_euclid(1 << bits) } else { value })
+    }
+
     /// Returns the value for a sum with another integer: for large unsigned constants, the negative number
     /// with the same effect.
     pub(crate) fn wrapped(&self, other: &Self) -> Poly {
@@ -148,11 +156,17 @@ impl Integer {
         }
         let zero = Poly::from(0);
         // What is negative here is large there.
-        let is_small = match one.is_count() {
-            true => is_less,
-            false => Condition::All(vec![Condition::at_least(one, &zero), is_less]),
-        };
-        if two.is_count() { is_small } else { Condition::Any(vec![is_small, Condition::less(two, &zero)]) }
+        let is_one_small = || Condition::at_least(one, &zero);
+        let is_two_large = || Condition::less(two, &zero);
+        match (one.is_count(), two.is_count()) {
+            (true, true) => is_less,
+            (true, false) => Condition::Any(vec![is_less, is_two_large()]),
+            (false, true) => Condition::All(vec![is_one_small(), is_less]),
+            (false, false) => Condition::Any(vec![
+                Condition::All(vec![is_one_small(), Condition::Any(vec![is_less.clone(), is_two_large()])]),
+                Condition::All(vec![is_two_large(), is_less]),
+            ]),
+        }
     }
 
     pub(crate) fn equals(&self, other: &Self) -> Condition {
@@ -161,5 +175,16 @@ impl Integer {
             return Condition::UNKNOWN;
         }
         Condition::equal(&self.poly, &other.poly)
+    }
+}
+
+/// Returns what a type of so many bytes makes of a number. Large unsigned numbers stay negative ones.
+pub(crate) fn held(value: i128, bytes: u64, is_signed: bool) -> i128 {
+    let span = 1_i128 << (8 * bytes.min(8));
+    let value_in_span = value.rem_euclid(span);
+    match is_signed {
+        true if value_in_span >= span / 2 => value_in_span - span,
+        false if bytes >= 4 && (-span / 2..span).contains(&value) => value,
+        _ => value_in_span,
     }
 }

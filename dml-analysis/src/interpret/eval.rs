@@ -5,8 +5,9 @@ use crate::poly::{Condition, Kind, Poly, Symbol, Term};
 use crate::syntax::{Binary, Expr, ExprKind, Function, Unary};
 use crate::token::Place;
 use crate::types::{INT, SIZE, Type, UINT};
-use crate::value::{Integer, Value};
+use crate::value::{Integer, Value, held};
 use crate::{Language, Refusal};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 impl Machine<'_> {
@@ -26,7 +27,7 @@ impl Machine<'_> {
                 let old = self.load(&target, at)?;
                 let by = Value::integer(Poly::from(i128::from(*by)), &INT);
                 let new = self.binary(Binary::Add, old.clone(), by, at);
-                self.store(&target, new.clone(), at)?;
+                let new = self.stored(&target, new, at)?;
                 Ok(if *is_before { old } else { new })
             }
             ExprKind::Binary(operator @ (Binary::Both | Binary::Either), one, other) => {
@@ -60,15 +61,15 @@ impl Machine<'_> {
                     }
                     None => value,
                 };
-                self.store(&target, value.clone(), at)?;
-                Ok(value)
+                self.stored(&target, value, at)
             }
             ExprKind::Conditional(condition, yes, no) => {
                 let condition = self.eval(condition)?.truth();
                 let (held, before) = (self.conditions.len(), self.stack.clone());
-                self.conditions.push(condition.clone());
+                let side = condition.numbered(self.fresh() + 1);
+                self.conditions.push(side.clone());
                 let yes = self.eval(yes)?;
-                self.conditions[held] = condition.negated();
+                self.conditions[held] = side.negated();
                 let after = std::mem::replace(&mut self.stack, before);
                 let no = self.eval(no)?;
                 self.conditions.truncate(held);
@@ -117,6 +118,22 @@ impl Machine<'_> {
                 self.eval(other)
             }
         }
+    }
+
+    /// Assigns a value. Returns it as what is assigned to holds it.
+    fn stored(&mut self, target: &Target, value: Value, at: Place) -> Run<Value> {
+        let of = match target {
+            Target::Variable { of, .. } | Target::Memory { of, .. } | Target::Astray { of, .. } => {
+                Some(of.clone())
+            }
+            _ => None,
+        };
+        let value = match of {
+            Some(of) => self.converted(value, &of, at),
+            None => value,
+        };
+        self.store(target, value.clone(), at)?;
+        Ok(value)
     }
 
     fn unary(&mut self, operator: Unary, of: &Expr, at: Place) -> Run<Value> {
@@ -201,8 +218,10 @@ impl Machine<'_> {
 
     /// Returns a value in another type.
     pub(super) fn converted(&mut self, value: Value, to: &Type, at: Place) -> Value {
-        if let (Type::Integer { .. }, Value::Test(_)) = (to, &value) {
-            return value;
+        match (to, &value) {
+            (Type::Integer { .. } | Type::Bool, Value::Test(_)) => return value,
+            (Type::Bool, _) => return Value::Test(value.truth()),
+            _ => {}
         }
         let Type::Integer { bytes, is_signed } = to else {
             return match (to, value) {
@@ -248,15 +267,88 @@ impl Machine<'_> {
             };
         };
         match self.numeric(value) {
-            Value::Integer(Integer { poly, bytes: from, .. }) => match poly.constant() {
-                None if *bytes < 4 && *bytes < from => Value::integer(self.within(to), to),
-                Some(value) => Value::integer(Poly::from(held(value, *bytes, *is_signed)), to),
-                _ => Value::integer(poly, to),
-            },
+            Value::Integer(of) => {
+                let mut of = self.widened(of, *bytes);
+                if *bytes <= 4 {
+                    of.poly = self.narrowed(&of.poly);
+                    if of.bytes > 4 && self.is_wide(&of.poly, &mut BTreeSet::new()) {
+                        return Value::unknown(at, "a number that its type may not hold");
+                    }
+                }
+                let is_held =
+                    of.bytes <= *bytes && of.is_signed == *is_signed || of.bytes < *bytes && !of.is_signed;
+                match of.poly.constant() {
+                    None if *bytes < 4 && !is_held => Value::integer(self.within(to), to),
+                    Some(value) => Value::integer(Poly::from(held(value, *bytes, *is_signed)), to),
+                    _ => Value::integer(of.poly, to),
+                }
+            }
             Value::Unknown(_) if *bytes < 4 => Value::integer(self.within(to), to),
             Value::Unknown(why) => Value::Unknown(why),
             _ => Value::unknown(at, "a conversion to an integer"),
         }
+    }
+
+    /// Returns an integer as a type of so many bytes needs it: an unsigned one of 4 bytes that may be negative
+    /// here is another number in a type of 8 bytes.
+    fn widened(&mut self, of: Integer, bytes: u64) -> Integer {
+        if of.is_signed || of.bytes != 4 || bytes <= 4 || self.is_natural(&of.poly) {
+            return of;
+        }
+        let span = Poly::from(1 << 32);
+        let poly = match of.poly.constant() {
+            Some(value) => Poly::from(value.rem_euclid(1 << 32)),
+            None => self.term(Term { wraps: 32, ..Term::new(Kind::Remainder, &of.poly, &span) }),
+        };
+        Integer { poly, ..of }
+    }
+
+    /// Returns whether a number is a sum of products of numbers that are never negative, such as quotients and
+    /// remainders of unsigned ones.
+    fn is_natural(&self, poly: &Poly) -> bool {
+        poly.products().all(|(symbols, factor)| {
+            let is_natural = |symbol: &Symbol| match symbol {
+                Symbol::Argument(_) | Symbol::Some(_) => false,
+                Symbol::Term(term) => {
+                    let Term { kind, wraps, .. } = &self.trace.terms[*term];
+                    *wraps > 0 && matches!(kind, Kind::Quotient | Kind::Remainder)
+                }
+                _ => true,
+            };
+            factor >= 0 && symbols.iter().all(is_natural)
+        })
+    }
+
+    /// Returns the number that a term has [widened](Self::widened).
+    fn wide(&self, term: usize) -> Option<&Poly> {
+        let Term { kind, one, other, wraps, .. } = &self.trace.terms[term];
+        (*kind == Kind::Remainder && *wraps == 32 && other.constant() == Some(1 << 32)).then_some(one)
+    }
+
+    /// Returns whether a number depends on one that was widened.
+    fn is_wide(&self, poly: &Poly, seen: &mut BTreeSet<usize>) -> bool {
+        poly.products().flat_map(|(symbols, _)| symbols).any(|symbol| match symbol {
+            Symbol::Term(term) if seen.insert(*term) => {
+                let Term { one, other, .. } = &self.trace.terms[*term];
+                self.wide(*term).is_some() || self.is_wide(one, seen) || self.is_wide(other, seen)
+            }
+            _ => false,
+        })
+    }
+
+    /// Returns a number as a type of 4 bytes has it: see [`widened`](Self::widened).
+    pub(super) fn narrowed(&self, poly: &Poly) -> Poly {
+        let of_wide = |symbol: &Symbol| match symbol {
+            Symbol::Term(term) => self.wide(*term).map(|one| (*symbol, one.clone())),
+            _ => None,
+        };
+        let mut poly = poly.clone();
+        while !poly.is_excessive() {
+            let wide = poly.products().flat_map(|(symbols, _)| symbols).find_map(of_wide);
+            let Some((symbol, by)) = wide else { break };
+            poly = poly.with(symbol, &by);
+        }
+        poly
     }
 
     /// Returns some number of a type of one or two bytes.
@@ -297,6 +389,10 @@ impl Machine<'_> {
             }
             (Value::Integer(by), Value::Pointer { base, offset, of }) if operator == Binary::Add => {
                 self.moved(base, &offset, of, operator, &by, at)
+            }
+            // Each element of it is 0 or -1.
+            (Value::Lanes(of), _) | (_, Value::Lanes(of)) if is_comparison(operator) => {
+                Value::Lanes(Rc::new(vec![Value::unknown(at, "a comparison of vectors"); of.len()]))
             }
             (Value::Lanes(one), Value::Lanes(other)) if one.len() == other.len() => {
                 let pairs: Vec<_> = one.iter().cloned().zip(other.iter().cloned()).collect();
@@ -371,12 +467,14 @@ impl Machine<'_> {
     }
 
     fn arithmetic(&mut self, operator: Binary, one: &Integer, other: &Integer, at: Place) -> Value {
+        let is_shift = matches!(operator, Binary::ShiftLeft | Binary::ShiftRight);
+        let bytes = if is_shift { 0 } else { one.bytes.max(other.bytes) };
+        let (one, other) = (&self.widened(one.clone(), bytes), &self.widened(other.clone(), bytes));
         let (left, right) = (&one.poly, &other.poly);
         if left.is_excessive() || right.is_excessive() {
             return Value::unknown(at, "a number that is too large to be followed");
         }
         let joined = |poly| Value::Integer(one.joined(other, poly));
-        let is_unsigned = one.is_unsigned_with(other);
         match operator {
             // `x + 0xffffffffu` is `x - 1`.
             Binary::Add => joined(&one.wrapped(other) + &other.wrapped(one)),
@@ -384,7 +482,8 @@ impl Machine<'_> {
             Binary::Mul => joined(left * right),
             Binary::Div | Binary::Rem => match (left.constant(), right.constant()) {
                 (_, Some(0)) => Value::unknown(at, "a division by 0"),
-                (Some(left), Some(right)) => {
+                (Some(_), Some(_)) => {
+                    let (left, right) = (one.number(other).unwrap_or(0), other.number(one).unwrap_or(1));
                     joined(Poly::from(if operator == Binary::Div { left / right } else { left % right }))
                 }
                 _ => {
@@ -394,34 +493,33 @@ impl Machine<'_> {
                 }
             },
             Binary::ShiftLeft => match right.constant() {
-                Some(bits @ 0..64) => {
-                    Value::Integer(Integer { poly: left * &Poly::from(1 << bits), ..one.clone() })
-                }
+                Some(bits @ 0..64) => Value::Integer(one.joined(one, left * &Poly::from(1 << bits))),
                 _ => Value::unknown(at, "a shift by an unknown number of bits"),
             },
             Binary::ShiftRight => match (left.constant(), right.constant()) {
-                (Some(left), Some(bits @ 0..64)) => {
-                    Value::Integer(Integer { poly: Poly::from(left >> bits), ..one.clone() })
+                (Some(_), Some(bits @ 0..64)) => {
+                    let left = one.number(one).unwrap_or(0);
+                    Value::Integer(one.joined(one, Poly::from(left >> bits)))
                 }
                 (None, Some(bits @ 0..64)) => {
                     let term = Term::new(Kind::Quotient, left, &Poly::from(1 << bits));
                     let rounded = self.term(Term { wraps: one.wraps_with(one), ..term });
                     // A negative number is rounded down.
-                    let poly = if one.is_signed && one.bytes >= 4 && !left.is_count() {
+                    let poly = if one.is_signed && !left.is_count() {
                         let down = &rounded - &Poly::from(1);
                         self.term(Term::new(Kind::Either, &rounded, &down))
                     } else {
                         rounded
                     };
-                    Value::Integer(Integer { poly, ..one.clone() })
+                    Value::Integer(one.joined(one, poly))
                 }
                 _ => Value::unknown(at, "a shift by an unknown number of bits"),
             },
             Binary::And => match (left.constant(), right.constant()) {
                 (Some(left), Some(right)) => joined(Poly::from(left & right)),
                 (Some(mask), None) | (None, Some(mask)) => {
-                    let of = if left.constant().is_some() { other } else { one };
-                    self.masked(of, mask, at, is_unsigned)
+                    let (of, by) = if left.constant().is_some() { (other, one) } else { (one, other) };
+                    self.masked(of, by, mask, at)
                 }
                 (None, None) => Value::unknown(at, "bits of unknown numbers"),
             },
@@ -441,16 +539,16 @@ impl Machine<'_> {
     }
 
     /// Returns the bits of a number that a mask leaves.
-    fn masked(&mut self, of: &Integer, mask: i128, at: Place, is_unsigned: bool) -> Value {
+    fn masked(&mut self, of: &Integer, by: &Integer, mask: i128, at: Place) -> Value {
         let low = mask + 1;
-        if mask >= 0 && low.count_ones() == 1 && (!of.is_signed || is_unsigned) {
+        if mask >= 0 && low.count_ones() == 1 && (!of.is_signed || of.is_unsigned_with(by)) {
             let term = Term::new(Kind::Remainder, &of.poly, &Poly::from(low));
-            let poly = self.term(Term { wraps: of.wraps_with(of), ..term });
-            return Value::Integer(Integer { poly, ..of.clone() });
+            let poly = self.term(Term { wraps: of.wraps_with(by), ..term });
+            return Value::Integer(of.joined(by, poly));
         }
         if mask >= 0 {
             let poly = self.some(0, mask);
-            return Value::Integer(Integer { poly, ..of.clone() });
+            return Value::Integer(of.joined(by, poly));
         }
         Value::unknown(at, "bits of an unknown number")
     }
@@ -585,9 +683,11 @@ impl Machine<'_> {
                         let raised = self.bounded(Kind::Max, of, least);
                         Value::Integer(self.bounded(Kind::Min, &raised, most))
                     }
+                    ("abs", [of]) if !of.is_signed => Value::Integer(of.clone()),
                     ("abs", [of]) => {
                         let negative = Integer { poly: -&of.poly, ..of.clone() };
-                        Value::Integer(self.bounded(Kind::Max, of, &negative))
+                        let of = Integer { is_signed: false, ..self.bounded(Kind::Max, of, &negative) };
+                        Value::Integer(of)
                     }
                     _ => Value::unknown(at, "a function with other arguments than it has"),
                 }
@@ -613,8 +713,14 @@ impl Machine<'_> {
                     Some(of) if name.starts_with("make_") && integers(&values) => {
                         Value::Lanes(Rc::new(spread(values, &of, at)))
                     }
+                    Some(Type::Vector(..)) if name.contains("_sat") => {
+                        Value::unknown(at, "saturated numbers")
+                    }
                     Some(of @ Type::Vector(..)) if values.len() == 1 && name.starts_with("convert_") => {
                         self.converted(values.remove(0), &of, at)
+                    }
+                    Some(of @ Type::Integer { .. }) if name.contains("_sat") && values.len() == 1 => {
+                        self.converted(Value::unknown(at, "a saturated number"), &of, at)
                     }
                     Some(of @ Type::Integer { .. }) if values.len() == 1 => {
                         self.converted(values.remove(0), &of, at)
@@ -628,7 +734,7 @@ impl Machine<'_> {
     /// Returns the less or the greater of two numbers.
     fn bounded(&mut self, kind: Kind, one: &Integer, other: &Integer) -> Integer {
         let (left, right) = (&one.poly, &other.poly);
-        let poly = match (left.constant(), right.constant()) {
+        let poly = match (one.number(other), other.number(one)) {
             (Some(left), Some(right)) => {
                 Poly::from(if kind == Kind::Min { left.min(right) } else { left.max(right) })
             }
@@ -699,17 +805,6 @@ fn linear(of: fn(usize) -> Symbol, size: fn(usize) -> Symbol) -> Poly {
     let symbol = |of: fn(usize) -> Symbol, axis| Poly::symbol(of(axis));
     let upper = &(&symbol(of, 2) * &symbol(size, 1)) + &symbol(of, 1);
     &(&upper * &symbol(size, 0)) + &symbol(of, 0)
-}
-
-/// Returns what a type of so many bytes makes of a number. Large unsigned numbers stay negative ones.
-fn held(value: i128, bytes: u64, is_signed: bool) -> i128 {
-    let span = 1_i128 << (8 * bytes.min(8));
-    let value_in_span = value.rem_euclid(span);
-    match is_signed {
-        true if value_in_span >= span / 2 => value_in_span - span,
-        false if bytes >= 4 && (-span / 2..span).contains(&value) => value,
-        _ => value_in_span,
-    }
 }
 
 const fn is_comparison(operator: Binary) -> bool {

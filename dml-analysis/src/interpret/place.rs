@@ -59,7 +59,12 @@ impl Machine<'_> {
                     path.push(lanes);
                     Ok(Target::Variable { index, path, of })
                 }
-                Target::Lanes { .. } => Ok(Target::Own(OWN)),
+                Target::Lanes { base, offset, of, lanes: own } => {
+                    let picked = lanes(name, own.len() as u64)
+                        .ok_or_else(|| Refusal::new(expr.at, format!("an unknown field {name}")))?;
+                    let lanes = picked.iter().map(|lane| own[*lane as usize]).collect();
+                    Ok(Target::Lanes { base, offset, of, lanes })
+                }
                 Target::Memory { base, offset, of } => self.member(base, &offset, &of, name, expr.at),
             },
             ExprKind::Cast(_, of) => self.target(of),

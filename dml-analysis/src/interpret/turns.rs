@@ -1,6 +1,6 @@
 //! Loops.
 
-use super::{Leaves, Machine, Run, Stack, UNSET};
+use super::{Access, Leaves, Machine, Run, Stack, UNSET};
 use crate::poly::{Condition, Poly, Symbol};
 use crate::syntax::{Expr, Stmt};
 use crate::token::Place;
@@ -89,7 +89,13 @@ impl Machine<'_> {
         if ends_early && !self.ends_for_good(turn, (condition, is_tested_first), step, body, held)? {
             self.conditions.push(Condition::UNKNOWN);
         }
+        let count = self.trace.accesses.len();
         let (tested, left) = self.turn((condition, is_tested_first), step, body)?;
+        // A turn may not be done where its test would hold, as one before has failed.
+        if tested.as_ref().is_some_and(|tested| is_tested_first && !self.holds_from_first(tested, turn)) {
+            let own = self.trace.accesses[count..].iter_mut();
+            own.for_each(|access| access.conditions.insert(held, Condition::UNKNOWN));
+        }
         self.conditions.truncate(held);
         self.stack.truncate(depth);
         let ended_under = std::mem::take(&mut self.ended_under);
@@ -199,13 +205,17 @@ impl Machine<'_> {
     ) -> Run<(Option<Condition>, Vec<Stack>)> {
         let mut tested = None;
         if let Some(condition) = condition.filter(|_| is_tested_first) {
-            let condition = self.eval(condition)?.truth();
+            let condition = self.tested(condition)?;
             self.conditions.push(condition.clone());
             tested = Some(condition);
         }
         let (held, depth) = (self.conditions.len(), self.stack.len());
         let outer = (std::mem::take(&mut self.left), std::mem::take(&mut self.left_under));
         let leaves = self.exec(body);
+        self.goes_on = match leaves {
+            Ok(Leaves::Never | Leaves::Sometimes) => Some(self.conditions[held..].to_vec()),
+            _ => None,
+        };
         let left = std::mem::replace(&mut self.left, outer.0);
         // Those of a loop in this one are taken already.
         self.ended_under = std::mem::replace(&mut self.left_under, outer.1);
@@ -222,9 +232,17 @@ impl Machine<'_> {
             self.eval(step)?;
         }
         if let Some(condition) = condition.filter(|_| !is_tested_first) {
-            tested = Some(self.eval(condition)?.truth());
+            tested = Some(self.tested(condition)?);
         }
         Ok((tested, left))
+    }
+
+    /// Follows the test of a loop. What it accesses, it does only if the tests before have held.
+    fn tested(&mut self, condition: &Expr) -> Run<Condition> {
+        self.conditions.push(Condition::UNKNOWN);
+        let value = self.eval(condition);
+        self.conditions.pop();
+        Ok(value?.truth())
     }
 
     /// Returns whether the conditions under which the body goes on never hold again once they do not. Then a
@@ -240,17 +258,22 @@ impl Machine<'_> {
         let (stack, count, facts) = (self.stack.clone(), self.trace.accesses.len(), self.trace.facts.len());
         let returned = self.returned.clone();
         self.turn(condition, step, body)?;
-        let own = self.trace.accesses[count..].iter().flat_map(|access| &access.conditions[held..]);
-        let mut is_for_good = true;
-        for condition in own {
-            is_for_good &= !condition.is_unknown();
-            condition.each(&mut |poly| {
-                let grows = |(symbols, factor): (&[Symbol], i128)| {
-                    let is_turn = symbols.contains(&Symbol::Turn(turn));
-                    is_turn && (factor > 0 || symbols.len() > 1)
-                };
-                is_for_good &= !poly.products().any(grows);
-            });
+        // What precedes the statement that may end the loop is done in its last turn, too.
+        let goes_on = self.goes_on.take();
+        let is_behind = |access: &Access| {
+            goes_on.as_ref().is_some_and(|all| all.iter().all(|of| access.conditions[held..].contains(of)))
+        };
+        // What is the same in each turn is done in the first one.
+        let is_same = |access: &Access| {
+            let mut is_same = self.newest_of(&access.offset) <= turn;
+            let own = &access.conditions[held..];
+            own.iter().for_each(|of| of.each(&mut |poly| is_same &= self.newest_of(poly) <= turn));
+            is_same
+        };
+        let own = &self.trace.accesses[count..];
+        let mut is_for_good = own.iter().all(|access| !access.writes || is_behind(access) || is_same(access));
+        for condition in own.iter().flat_map(|access| &access.conditions[held..]) {
+            is_for_good &= self.holds_from_first(condition, turn);
             is_for_good &= !matches!(condition, Condition::Any(of) if of.len() > 2);
         }
         self.conditions.truncate(held);
@@ -258,6 +281,24 @@ impl Machine<'_> {
         self.trace.facts.truncate(facts);
         (self.stack, self.returned) = (stack, returned);
         Ok(is_for_good)
+    }
+
+    /// Returns whether a condition that holds in a turn has held in each turn before.
+    fn holds_from_first(&self, condition: &Condition, turn: usize) -> bool {
+        let symbol = Symbol::Turn(turn);
+        let mut holds = !condition.is_unknown();
+        condition.each(&mut |poly| {
+            let of_term = |of: &Symbol| matches!(of, Symbol::Term(term) if self.newest[*term] > turn);
+            let is_known = |symbols: &[Symbol]| {
+                !symbols.iter().any(of_term) && (symbols.len() == 1 || !symbols.contains(&symbol))
+            };
+            let grows = |(symbols, factor): (&[Symbol], i128)| symbols.contains(&symbol) && factor > 0;
+            // What holds in the first turn, and grows, holds in each.
+            let is_always = || poly.with(symbol, &Poly::default()).is_count();
+            holds &= poly.products().all(|(symbols, _)| is_known(symbols));
+            holds &= !poly.products().any(grows) || is_always();
+        });
+        holds
     }
 }
 
