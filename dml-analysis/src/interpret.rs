@@ -42,12 +42,24 @@ pub(crate) struct Trace {
     pub(crate) terms: Vec<Term>,
     /// The integers that are passed: the positions of the parameter, and in its vector.
     pub(crate) numbers: Vec<(usize, usize)>,
+    /// For each of them, the first number that is beyond a signed type, if it is unsigned.
+    pub(crate) large: Vec<Option<i128>>,
     /// The buffers with an index that is unknown, and why.
     pub(crate) refused: BTreeMap<usize, Refusal>,
     /// Those of them that are changed.
     pub(crate) changed: BTreeSet<usize>,
     /// What always holds of numbers with one unknown value.
     pub(crate) facts: Vec<Condition>,
+}
+
+impl Trace {
+    /// Returns whether an unsigned integer is too large for a signed type.
+    pub(crate) fn has_large(&self, scalars: &[Vec<i128>]) -> bool {
+        self.numbers.iter().zip(&self.large).any(|((position, place), large)| {
+            let value = scalars.get(*position).and_then(|of| of.get(*place));
+            value.zip(*large).is_some_and(|(value, large)| *value >= large)
+        })
+    }
 }
 
 /// What is not followed.
@@ -218,6 +230,10 @@ impl Machine<'_> {
     fn passed(&mut self, place: (usize, usize), of: &Type) -> Value {
         let number = self.trace.numbers.len();
         self.trace.numbers.push(place);
+        self.trace.large.push(match of {
+            Type::Integer { bytes: bytes @ 4.., is_signed: false } => Some(1 << (8 * bytes - 1)),
+            _ => None,
+        });
         let is_signed = matches!(of, Type::Integer { is_signed: true, .. });
         let symbol = if is_signed { Symbol::Argument(number) } else { Symbol::Unsigned(number) };
         Value::integer(Poly::symbol(symbol), of)

@@ -8,8 +8,8 @@
 //! 1. The result contains every byte that a package can touch. It may contain more.
 //! 2. What is not understood refuses the kernel, and says where: an index that depends on data, a function
 //!    that the source does not define and that gets a buffer, a statement outside the subset of C.
-//! 3. Integers are followed as if none overflowed its type, except that unsigned ones may be less than 0 on
-//!    the way, as in `x - 1 < n`.
+//! 3. Signed integers are followed as if none overflowed its type. Unsigned ones may be less than 0 on the
+//!    way, as in `x - 1 < n`; with an argument beyond a signed type, each part is the whole buffer.
 //!
 //! # Source
 //! PIPS finds the regions that a loop nest touches in this way: "Interprocedural Array Region Analyses",
@@ -287,6 +287,8 @@ pub struct Part {
     pub access: Access,
     /// The bytes, in ascending and disjoint ranges.
     pub bytes: Vec<Range<u64>>,
+    /// Whether every byte is touched.
+    pub is_exact: bool,
 }
 
 /// The accesses of a kernel.
@@ -489,7 +491,10 @@ impl Launched {
         if let Some(refusal) = trace.refused.get(&parameter) {
             return Err(refusal.clone().within(text));
         }
-        let all = self.bound.touched(parameter, &items, len);
+        let all = match trace.has_large(&self.bound.sizes.scalars) {
+            true => region::Touched::whole(len),
+            false => self.bound.touched(parameter, &items, len),
+        };
         let mut own = trace.accesses.iter().filter(|access| access.argument == parameter);
         let reads = own.clone().any(|access| access.reads);
         let writes = own.any(|access| access.writes);
@@ -499,6 +504,6 @@ impl Launched {
             (false, true) if all.is_exact => Access::Overwrites,
             _ => Access::Updates,
         };
-        Ok(Part { access, bytes: all.ranges })
+        Ok(Part { access, bytes: all.ranges, is_exact: all.is_exact })
     }
 }

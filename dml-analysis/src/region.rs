@@ -59,6 +59,13 @@ struct Package<'a> {
     has_changed: bool,
 }
 
+impl Touched {
+    /// All of a buffer of `len` bytes.
+    pub(crate) fn whole(len: u64) -> Self {
+        Self { ranges: vec![0..len], is_exact: false }
+    }
+}
+
 impl Bound {
     /// Returns what the work-items `part` touch of a buffer of `len` bytes.
     pub(crate) fn touched(&self, argument: usize, part: &Range<u64>, len: u64) -> Touched {

@@ -118,10 +118,7 @@ impl Variable {
         let (least, most) = (*all.iter().min()?, *all.iter().max()?);
         let half = 1_i128 << (8 * bytes - 1);
         // Unsigned differences may be large in 8 bytes.
-        let is_held = match is_signed && bytes < 8 {
-            true => -half <= least && most < half,
-            false => 0 <= least && most < 2 * half,
-        };
+        let is_held = if is_signed && bytes < 8 { -half <= least } else { 0 <= least } && most < half;
         is_held.then_some((least, most))
     }
 }
@@ -209,6 +206,8 @@ const GLOBAL: [&str; 5] = ["global", "__global", "constant", "__constant", "__co
 const CONSTANT: [&str; 6] = ["const", "__const", "constexpr", "constant", "__constant", "__constant__"];
 const LOCAL: [&str; 3] = ["local", "__local", "__shared__"];
 /// Words that have arguments and are ignored.
+/// Words of attributes that change sizes, and places of fields.
+const LAYOUT: [&str; 5] = ["packed", "aligned", "vector_size", "vector_type", "mode"];
 const ATTRIBUTES: [&str; 5] = ["__attribute__", "__launch_bounds__", "__align__", "alignas", "__attribute"];
 
 type Parsed<T> = Result<T, Refusal>;
@@ -220,6 +219,8 @@ struct Parser<'a> {
     types: HashMap<Rc<str>, Type>,
     depth: usize,
     addressed: BTreeSet<Rc<str>>,
+    /// Whether an attribute changes the size of a type.
+    is_laid_out: bool,
     /// Whether a `break` here ends a `switch`.
     is_in_switch: bool,
 }
@@ -299,7 +300,7 @@ fn fold(expr: &Expr) -> Option<i128> {
 impl<'a> Parser<'a> {
     fn new(tokens: &'a [Token], language: Language) -> Self {
         let (types, addressed) = (HashMap::new(), BTreeSet::new());
-        Self { tokens, at: 0, language, types, depth: 0, addressed, is_in_switch: false }
+        Self { tokens, at: 0, language, types, depth: 0, addressed, is_laid_out: false, is_in_switch: false }
     }
 }
 
@@ -385,6 +386,7 @@ impl Parser<'_> {
             self.accept("{");
             return Ok(());
         }
+        self.is_laid_out = false;
         let specifiers = self.specifiers()?;
         if self.accept(";") {
             return Ok(());
@@ -393,6 +395,8 @@ impl Parser<'_> {
             let at = self.place();
             let (name, of) = self.declarator(&specifiers)?;
             if specifiers.is_typedef {
+                while self.attribute()? {}
+                self.check_layout(at)?;
                 self.types.insert(name, of);
             } else if self.is("(") {
                 return self.function(unit, at, name, specifiers.is_kernel);
@@ -470,11 +474,14 @@ impl Parser<'_> {
 
     /// Skips an attribute in parentheses.
     fn attribute(&mut self) -> Parsed<bool> {
+        self.is_laid_out |= self.is("__align__") || self.is("alignas");
         if !self.accept_any(&ATTRIBUTES) {
             return Ok(false);
         }
         let mut depth = 0_usize;
         loop {
+            let is_layout = |token: &Token| LAYOUT.iter().any(|word| token.text.contains(word));
+            self.is_laid_out |= self.peek().is_some_and(is_layout);
             if self.accept("(") {
                 depth += 1;
             } else if self.accept(")") {
@@ -545,7 +552,16 @@ impl Parser<'_> {
         Ok(Specifiers { of, space, is_kernel, is_typedef, is_const })
     }
 
+    /// Refuses attributes that change the size of a type.
+    fn check_layout(&mut self, at: Place) -> Parsed<()> {
+        if std::mem::take(&mut self.is_laid_out) {
+            return Err(Refusal::new(at, "an attribute that changes the layout of a type"));
+        }
+        Ok(())
+    }
+
     fn structure(&mut self) -> Parsed<Type> {
+        let at = self.place();
         while self.attribute()? {}
         let name = if self.is("{") { None } else { Some(self.name()?) };
         let key = name.as_ref().map(|name| Rc::from(format!("struct {name}")));
@@ -570,6 +586,7 @@ impl Parser<'_> {
         if self.is("__attribute__") || self.is("__attribute") {
             return self.unexpected("a struct without attributes");
         }
+        self.check_layout(at)?;
         let of = Type::Struct(Rc::new(Struct { name: name.clone(), fields }));
         if let (Some(key), Some(name)) = (key, name) {
             self.types.insert(key, of.clone());

@@ -293,6 +293,9 @@ impl Preprocessor<'_> {
             }
             "error" if is_active => return Err(Refusal::new(at, "an #error")),
             "include" if is_active => self.has_included = true,
+            "pragma" if is_active && rest.first().is_some_and(|word| word.is("pack")) => {
+                return Err(Refusal::new(at, "a #pragma pack"));
+            }
             _ => {}
         }
         Ok(())

@@ -184,7 +184,8 @@ pub(crate) fn held(value: i128, bytes: u64, is_signed: bool) -> i128 {
     let value_in_span = value.rem_euclid(span);
     match is_signed {
         true if value_in_span >= span / 2 => value_in_span - span,
-        false if bytes >= 4 && (-span / 2..span).contains(&value) => value,
+        // Large unsigned numbers are negative ones.
+        false if bytes >= 4 && value_in_span >= span / 2 => value_in_span - span,
         _ => value_in_span,
     }
 }

@@ -1,6 +1,6 @@
 //! Kernels of programs whose parts are derived from their sources.
 
-use crate::derive::{Cache, DeriveError, integer, is_derivable, of_all, samples};
+use crate::derive::{ANY, Cache, DeriveError, check_length, integer, is_derivable, of_all, samples};
 use dml_analysis::{Analysis, Language, Launch, Launched, ParameterKind};
 use dml_core::{Access, BufferName, ItemShape, LaunchArg, Scalar};
 use dml_scheduler::{Argument, Footprint, Kernel};
@@ -10,7 +10,7 @@ use thiserror::Error;
 
 /// Why a kernel is not analysed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("kernel {kernel}, argument {argument} ({buffer}): {cause}")]
+#[error("kernel {kernel}, argument {argument} ({buffer}): {cause}{}", hint(.cause))]
 #[non_exhaustive]
 pub struct AnalysedError {
     /// The kernel's name.
@@ -21,6 +21,17 @@ pub struct AnalysedError {
     pub buffer: BufferName,
     /// Why its part is unknown.
     pub cause: Box<DeriveError>,
+}
+
+/// Returns what a program can do about it.
+fn hint(cause: &DeriveError) -> &'static str {
+    match cause {
+        DeriveError::Refused { .. } => {
+            "; expected `Kernel::read_all` for a buffer that is only read, or a declared part"
+        }
+        DeriveError::Atomic { .. } => " (`Kernel::reduce`)",
+        _ => "",
+    }
 }
 
 /// Returns a kernel whose arguments have the accesses and footprints that its source gives.
@@ -136,8 +147,8 @@ impl Launches {
         of: &Argument,
     ) -> Result<Option<(Access, Footprint)>, DeriveError> {
         let (parameters, arguments) = (self.analysis.parameters().len(), self.parameters.len());
-        // `DmlItems` may follow.
-        if parameters < arguments {
+        // In CUDA C, `DmlItems` may follow.
+        if parameters < arguments || parameters > arguments && self.analysis.language() == Language::OpenCl {
             let function = kernel.name().to_owned();
             return Err(DeriveError::Parameters { function, parameters, arguments });
         }
@@ -164,6 +175,10 @@ impl Launches {
             found.push(part.access);
         }
         let access = of_all(found).ok_or(DeriveError::Untouched)?;
+        let all = self.with(self.integers(&kernel.scalars(0..self.items)?));
+        if let Ok(part) = all.part(parameter, 0..self.items, ANY) {
+            check_length(&part, len)?;
+        }
         let (launches, cache) = (self.clone(), Cache::default());
         let footprint = Footprint::of_launch_ranges(move |items, scalars| {
             let integers = launches.integers(scalars);

@@ -56,7 +56,7 @@ pub enum DeriveError {
     /// Packages may touch the same byte of a buffer that the kernel changes.
     #[error(
         "it is changed, and by the source both items {first:?} and items {second:?} may touch its byte {byte}: \
-         expected `reduces`, or `undivided = true`"
+         expected a declared part, `reduces`, or `undivided = true`"
     )]
     Shared {
         /// The items of a package.
@@ -71,6 +71,16 @@ pub enum DeriveError {
     NoFunction {
         /// The function.
         function: String,
+    },
+    /// Work-items touch bytes beyond the end of the buffer.
+    #[error(
+        "work-items touch its bytes up to {end}, and it has {len} (a group may be longer than its items)"
+    )]
+    Short {
+        /// The end of what they touch.
+        end: u64,
+        /// The size of the buffer.
+        len: u64,
     },
     /// The kernel asks for its work-groups, whose size each framework chooses.
     #[error("the kernel asks for its work-groups, which have no size: expected a local size")]
@@ -88,7 +98,7 @@ impl DeriveError {
     fn told(&self, array: &str, is_only_read: bool) -> String {
         let told = format!("what items touch of {array} is not derived: {self}");
         match self {
-            Self::Atomic { .. } | Self::Shared { .. } => told,
+            Self::Atomic { .. } | Self::Shared { .. } | Self::Short { .. } => told,
             Self::Refused { .. } if is_only_read => {
                 told + "; expected a part that is read, such as `reads = \"whole\"`"
             }
@@ -117,6 +127,8 @@ enum Divided {
     Never,
 }
 
+/// More bytes than any buffer has.
+pub(crate) const ANY: u64 = u64::MAX >> 16;
 /// The most packages whose parts are kept.
 const KEPT: usize = 4096;
 /// The most packages whose parts are compared with a name for them.
@@ -182,6 +194,9 @@ impl Derived {
             }
         }
         let access = of_all(found).ok_or(DeriveError::Untouched)?;
+        for variant in &derived.variants {
+            check_length(&variant.part(&(0..items), ANY)?, bytes)?;
+        }
         derived.access = access;
         if access.writes() && divided == Divided::ByPackages {
             derived.check_divisible(items)?;
@@ -313,6 +328,15 @@ pub(crate) fn samples(items: u64, grain: u64) -> Vec<Range<u64>> {
     let mut packages: Vec<_> = ends.map(|at| at * grain..((at + 1) * grain).min(items)).collect();
     packages.dedup();
     packages
+}
+
+/// Checks that all of what a run certainly touches is within a buffer of `len` bytes. `part` is for a buffer of
+/// [`ANY`] bytes.
+pub(crate) fn check_length(part: &dml_analysis::Part, len: u64) -> Result<(), DeriveError> {
+    match part.bytes.last() {
+        Some(last) if part.is_exact && last.end > len => Err(DeriveError::Short { end: last.end, len }),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the access of all packages, or `None` if they touch nothing.

@@ -15,7 +15,13 @@ impl Machine<'_> {
         self.step(expr.at)?;
         let at = expr.at;
         match &expr.kind {
-            ExprKind::Integer(value, of) => Ok(Value::integer(Poly::from(*value), of)),
+            ExprKind::Integer(value, of) => {
+                let value = match of {
+                    Type::Integer { bytes, is_signed: false } => held(*value, *bytes, false),
+                    _ => *value,
+                };
+                Ok(Value::integer(Poly::from(value), of))
+            }
             ExprKind::Real => Ok(Value::unknown(at, "a real number")),
             ExprKind::Name(name) => Ok(match self.find(name) {
                 Some(index) => self.stack[index].1.clone(),

@@ -17,6 +17,7 @@ impl Parser<'_> {
     }
 
     fn declaration(&mut self) -> Parsed<Stmt> {
+        self.is_laid_out = false;
         let specifiers = self.specifiers()?;
         let mut variables = Vec::new();
         while !self.accept(";") {
@@ -30,6 +31,7 @@ impl Parser<'_> {
             }
         }
         if specifiers.is_typedef {
+            self.check_layout(self.place())?;
             self.types.extend(variables.drain(..).map(|variable| (variable.name, variable.of)));
         }
         Ok(Stmt::Declare(variables))

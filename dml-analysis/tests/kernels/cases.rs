@@ -757,6 +757,8 @@ pub(crate) const BODIES: &[(&str, &str)] = &[
         "float t[8]; for (int j = 0; j < sizeof(t) / sizeof(float); j++) t[j] = 1; a[i] = t[0];",
         "a w 64..128, b -",
     ),
+    ("for (uint d = 0xffffffff; d != 2; d++) a[d + 1] = 1;", "a"),
+    ("uint r = 0xfffffffa; uint j = i + r; if (j < n) a[j] = 1;", "a w 40..104, b -, k -"),
     // Found by comparing random kernels with their simulations.
     ("for (int j = 0; j < 5; j++) { a[j] = 1; if (i > 20) break; }", "a u 0..20, b -, k -"),
     ("for (int j = 0; j < 5; j++) { a[j] = 1; if (b[i] > 5) return; }", "a u 0..20, b r 64..128, k -"),

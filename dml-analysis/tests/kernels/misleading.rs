@@ -90,6 +90,53 @@ fn the_global_size_is_that_of_whole_groups() {
     assert_eq!(part.bytes, [48 * 4..64 * 4]);
 }
 
+/// Sizes of types that are not those of C.
+#[test]
+fn attributes_of_types() {
+    for (types, expected) in [
+        ("struct __attribute__((packed)) S { char c; float x; };", "refused"),
+        ("__attribute__((packed)) struct S { char c; float x; };", "refused"),
+        ("struct S { char c; float x; } __attribute__((packed));", "refused"),
+        ("struct S { char c; float x __attribute__((aligned(32))); };", "refused"),
+        ("typedef float v4 __attribute__((ext_vector_type(4))); struct S { char c; v4 x; };", "refused"),
+        ("#pragma pack(1)\nstruct S { char c; float x; };", "refused 1:1: a #pragma pack"),
+        ("struct S { char c; float x; }; local float t[4] __attribute__((aligned(16)));", "a w 128..256"),
+    ] {
+        let text = format!(
+            "{types}\nkernel __attribute__((reqd_work_group_size(16, 1, 1))) void f(global struct S *a) {{
+            local float t[4] __attribute__((aligned(16)));
+            a[get_global_id(0)].c = 1; a[get_global_id(0)].x = t[0]; }}"
+        );
+        let found = touched(&text, Language::OpenCl);
+        assert!(
+            found.starts_with(expected) || expected == "a w 128..256" && found.starts_with("a w 128"),
+            "{types}: {found}"
+        );
+    }
+}
+
+/// An unsigned argument that no signed one holds makes sums wrap.
+#[test]
+fn large_unsigned_arguments() {
+    let text = "kernel void f(global float *a, uint n, uint r) { a[(get_global_id(0) + r) % n] = 1; }";
+    let analysis = Source::new(text, Language::OpenCl, &[]).kernel("f").expect("it is analysed");
+    let part = |r: i128| {
+        let integers = vec![vec![], vec![64], vec![r]];
+        let launch = Launch { sizes: [64, 1, 1], group: [16, 1, 1], axis: 0, integers };
+        analysis.launch(&launch).part(0, 16..32, 256).expect("a part").access
+    };
+    assert_eq!((part(3), part((1 << 32) - 6)), (Access::Updates, Access::Updates));
+    let text =
+        "kernel void f(global float *a, uint r) { uint j = get_global_id(0) + r; if (j < 64) a[j] = 1; }";
+    let analysis = Source::new(text, Language::OpenCl, &[]).kernel("f").expect("it is analysed");
+    let part = |r: i128| {
+        let launch =
+            Launch { sizes: [64, 1, 1], group: [16, 1, 1], axis: 0, integers: vec![vec![], vec![r]] };
+        analysis.launch(&launch).part(0, 16..32, 256).expect("a part").bytes
+    };
+    assert_eq!((part(8), part((1 << 32) - 6)), (vec![96..160], vec![0..256]));
+}
+
 /// Structures whose fields are pointers, sizes and arrays.
 #[test]
 fn structures() {

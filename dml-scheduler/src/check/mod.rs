@@ -125,7 +125,10 @@ pub enum CheckError {
     #[error("{0}")]
     Wrong(Box<Wrong>),
     /// Packages write a part of a buffer that is not understood.
-    #[error("kernel {kernel}, argument {argument} ({buffer}): observed: {seen}")]
+    #[error(
+        "kernel {kernel}, argument {argument} ({buffer}): observed: {seen}; expected writes that grow with the \
+         items, of contents that differ"
+    )]
     Unknown {
         /// The kernel's name.
         kernel: String,

@@ -132,6 +132,9 @@ impl Kernel {
     /// [`check_footprints`](super::check_footprints) confirms: for a function without a source, or one whose
     /// indices depend on data. Reductions stay.
     ///
+    /// A function must compute the items that it is given ([`Items`](dml_core::Items)). The parts are those with
+    /// the kernel's scalars: observe it again after [`set_scalar`](Self::set_scalar).
+    ///
     /// ```no_run
     /// # use dml_core::{Buffer, DeviceId, Launcher, Platform};
     /// # use dml_scheduler::Kernel;
@@ -145,14 +148,17 @@ impl Kernel {
     /// ```
     ///
     /// # Errors
-    /// [`CheckError::Unknown`] for a part that is written and not understood; otherwise as
+    /// [`CheckError::Unknown`] for a part that is written and not understood, as by a function that ignores its
+    /// items, or if nothing that a declared access changes is seen to be; otherwise as
     /// [`check_footprints`](super::check_footprints).
     pub fn observed(mut self, platform: &Platform, items: u64, device: DeviceId) -> Result<Self, CheckError> {
         for seen in observe_footprints(platform, &self, items, device)? {
             let index = seen.argument;
             let of = self.signature();
-            let Some(LaunchArg::Buffer { buffer, .. }) = of.get(index) else { continue };
-            let (access, footprint) = seen.part(buffer.len()).ok_or_else(|| CheckError::Unknown {
+            let Some(LaunchArg::Buffer { buffer, access, .. }) = of.get(index) else { continue };
+            let is_idle = seen.reads.is_none() && seen.writes.is_none();
+            let part = seen.part(buffer.len()).filter(|_| !(is_idle && access.writes()));
+            let (access, footprint) = part.ok_or_else(|| CheckError::Unknown {
                 kernel: self.name().to_owned(),
                 argument: index,
                 buffer: buffer.name(),
@@ -329,13 +335,13 @@ impl Seen<'_> {
     /// As [`part`](Self::part), for packages that must not touch the same bytes.
     fn disjoint_part(&self) -> Option<Observation> {
         let part = self.part()?;
-        if let Observation::Part(found @ ObservedPart::PerItem { before, after, .. }) = &part
-            && *before + *after > 0
-        {
-            let bytes = hull(&found.ranges(&self.packages[0], self.len));
-            return Some(Observation::Unknown { items: self.packages[0].clone(), bytes });
-        }
-        Some(part)
+        let is_shared = match &part {
+            Observation::Part(ObservedPart::PerItem { before, after, .. }) => *before + *after > 0,
+            Observation::Part(ObservedPart::Fixed(_)) => self.grain < self.items,
+            _ => false,
+        };
+        let items = self.packages[0].clone();
+        Some(if is_shared { Observation::Unknown { items, bytes: hull(self.parts[0]) } } else { part })
     }
 
     /// Returns whether all packages touch exactly a part.
