@@ -16,6 +16,8 @@ use crate::{Language, Refusal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+mod call;
+mod convert;
 mod eval;
 mod place;
 mod turns;

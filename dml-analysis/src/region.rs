@@ -62,7 +62,7 @@ struct Package<'a> {
 impl Touched {
     /// All of a buffer of `len` bytes.
     pub(crate) fn whole(len: u64) -> Self {
-        Self { ranges: vec![0..len], is_exact: false }
+        Self { ranges: std::iter::once(0..len).collect(), is_exact: false }
     }
 }
 

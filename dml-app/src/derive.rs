@@ -330,8 +330,8 @@ pub(crate) fn samples(items: u64, grain: u64) -> Vec<Range<u64>> {
     packages
 }
 
-/// Checks that all of what a run certainly touches is within a buffer of `len` bytes. `part` is for a buffer of
-/// [`ANY`] bytes.
+/// Checks that all of what a run certainly touches is within a buffer of `len` bytes. `part` is for a buffer
+/// of [`ANY`] bytes.
 pub(crate) fn check_length(part: &dml_analysis::Part, len: u64) -> Result<(), DeriveError> {
     match part.bytes.last() {
         Some(last) if part.is_exact && last.end > len => Err(DeriveError::Short { end: last.end, len }),

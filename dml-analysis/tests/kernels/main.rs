@@ -2,6 +2,7 @@
 
 #![allow(clippy::single_range_in_vec_init, reason = "a part is a list of ranges")]
 
+mod bodies;
 mod cases;
 mod declared;
 mod misleading;

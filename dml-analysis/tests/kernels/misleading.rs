@@ -1,6 +1,6 @@
 //! Kernels that mislead a reader: what is touched, or a refusal. Never less than what is touched.
 
-use super::cases::{BODIES, kernel_of};
+use super::bodies::{BODIES, kernel_of};
 use dml_analysis::{Access, Language, Launch, ParameterKind, Source};
 
 /// What a package of items 16 to 31 of 64, in groups of 16, touches of buffers of 256 bytes. All integers are

@@ -7,7 +7,8 @@
 //! `DML_ORACLE` is the path of the plug-in. Without it, the tests are skipped, or fail if `DML_EXPECT` names
 //! `oclgrind`.
 
-use super::cases::{BODIES, CASES, Case, kernel_of, launch, text};
+use super::bodies::{BODIES, kernel_of};
+use super::cases::{CASES, Case, launch, text};
 use dml_analysis::{Access, Analysis, Language, Launch, ParameterKind, Source};
 use std::env;
 use std::fmt::Write as _;
@@ -80,7 +81,8 @@ fn simulate(plugin: &PathBuf, run: &Run<'_>, analysis: &Analysis) -> Vec<Simulat
         access.buffer = access.buffer.wrapping_sub(tables);
         access.buffer < run.buffers.len()
     });
-    assert!(!accesses.is_empty(), "{}: no accesses: {log}{errors}", run.kernel);
+    // A body may do nothing.
+    assert!(!accesses.is_empty() || run.kernel == "f", "{}: no accesses: {log}{errors}", run.kernel);
     accesses
 }
 

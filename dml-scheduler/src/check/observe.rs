@@ -132,8 +132,8 @@ impl Kernel {
     /// [`check_footprints`](super::check_footprints) confirms: for a function without a source, or one whose
     /// indices depend on data. Reductions stay.
     ///
-    /// A function must compute the items that it is given ([`Items`](dml_core::Items)). The parts are those with
-    /// the kernel's scalars: observe it again after [`set_scalar`](Self::set_scalar).
+    /// A function must compute the items that it is given ([`Items`](dml_core::Items)). The parts are those
+    /// with the kernel's scalars: observe it again after [`set_scalar`](Self::set_scalar).
     ///
     /// ```no_run
     /// # use dml_core::{Buffer, DeviceId, Launcher, Platform};
@@ -148,8 +148,8 @@ impl Kernel {
     /// ```
     ///
     /// # Errors
-    /// [`CheckError::Unknown`] for a part that is written and not understood, as by a function that ignores its
-    /// items, or if nothing that a declared access changes is seen to be; otherwise as
+    /// [`CheckError::Unknown`] for a part that is written and not understood, as by a function that ignores
+    /// its items, or if nothing is seen of a buffer that is declared as changed; otherwise as
     /// [`check_footprints`](super::check_footprints).
     pub fn observed(mut self, platform: &Platform, items: u64, device: DeviceId) -> Result<Self, CheckError> {
         for seen in observe_footprints(platform, &self, items, device)? {

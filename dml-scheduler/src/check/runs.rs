@@ -418,19 +418,21 @@ impl Check<'_> {
     /// Returns the contents of a copy before a run.
     fn contents(&self, index: usize, ranges: &[Vec<Range<u64>>], outside: Outside) -> Vec<u8> {
         let Copied { copy, latest, moved, .. } = &self.copies[index];
+        let differing = outside.moved(index, latest.len()).map_or(0..0, |(_, bytes)| bytes);
+        let differing = differing.start as u64..differing.end as u64;
         let bits = |byte: u64| {
             let noise = noise(index as u64 + 1, byte);
             // Where contents must differ, every bit does.
-            if outside.way(index, byte).is_some() { !noise } else { noise }
+            if differing.contains(&byte) { !noise } else { noise }
         };
         let mut contents: Vec<u8> = match moved {
             None => (0..latest.len() as u64).map(bits).collect(),
             Some(moved) => {
-                let byte = |byte: u64| match outside.way(index, byte) {
-                    None => latest[byte as usize],
-                    Some(way) => moved[way][byte as usize],
-                };
-                (0..latest.len() as u64).map(byte).collect()
+                let mut contents = latest.clone();
+                if let Some((way, bytes)) = outside.moved(index, latest.len()) {
+                    contents[bytes.clone()].copy_from_slice(&moved[way][bytes]);
+                }
+                contents
             }
         };
         for bytes in self.covered(copy, ranges, |access| access == Access::WriteInvalidate) {
@@ -448,7 +450,14 @@ impl Check<'_> {
 }
 
 pub(super) fn differences(one: &[u8], other: &[u8]) -> Vec<u64> {
-    (0..).zip(one.iter().zip(other)).filter(|(_, (one, other))| one != other).map(|(byte, _)| byte).collect()
+    const BLOCK: usize = 4096;
+    let blocks =
+        one.chunks(BLOCK).zip(other.chunks(BLOCK)).enumerate().filter(|(_, (one, other))| one != other);
+    let bytes = blocks.flat_map(|(block, (one, other))| {
+        let bytes = (block * BLOCK..).zip(one.iter().zip(other));
+        bytes.filter(|(_, (one, other))| one != other).map(|(byte, _)| byte as u64)
+    });
+    bytes.collect()
 }
 
 /// Sorts ranges, and merges those that overlap or touch.

@@ -2,6 +2,7 @@
 
 use super::CheckError;
 use dml_core::{AcquireError, DeviceId, Platform, RawBuffer};
+use std::ops::Range;
 use std::time::Duration;
 
 /// Longest wait for a buffer that another thread uses.
@@ -115,13 +116,14 @@ pub(super) enum Outside {
 }
 
 impl Outside {
-    /// Returns the way in which a byte of a copy is moved, if it is.
-    pub(super) fn way(self, copy: usize, byte: u64) -> Option<usize> {
+    /// Returns the bytes of a copy that are moved, and in which way; `None` if there are none.
+    pub(super) fn moved(self, copy: usize, len: usize) -> Option<(usize, Range<usize>)> {
+        let at = |byte: u64| len.min(byte as usize);
         match self {
-            Self::Latest => None,
-            Self::Moved(way) => Some(way),
-            Self::Below { way, copy: of, byte: below } => (of == copy && byte < below).then_some(way),
-            Self::From { way, copy: of, byte: from } => (of == copy && byte >= from).then_some(way),
+            Self::Moved(way) => Some((way, 0..len)),
+            Self::Below { way, copy: of, byte } if of == copy => Some((way, 0..at(byte))),
+            Self::From { way, copy: of, byte } if of == copy => Some((way, at(byte)..len)),
+            Self::Latest | Self::Below { .. } | Self::From { .. } => None,
         }
     }
 }
