@@ -12,6 +12,7 @@
 //! | `events.rs` | transfers and waits, from the events of a recording |
 //! | `figures.rs` | where the time of each device went, and what each link carried |
 //! | `findings.rs` | the figures in sentences |
+//! | `submissions.rs` | traces of programs that submit kernels, without a report |
 //! | `read.rs` | parsing of traces from untrusted files |
 //! | `perfetto.rs` | the trace event format of Chrome and Perfetto |
 //! | `page.rs`, `page/` | a self-contained HTML page, which fetches nothing |
@@ -27,6 +28,7 @@ mod findings;
 mod page;
 mod perfetto;
 mod read;
+mod submissions;
 
 pub use figures::{DeviceFigures, LinkFigures, Summary};
 pub use findings::{Finding, FindingKind};
@@ -269,6 +271,8 @@ pub enum OtherPlatform {
 pub struct TraceRecording {
     platform: Platform,
     recording: Recording,
+    /// The time on the platform's clock at which it began.
+    begun: Duration,
 }
 
 impl TraceRecording {
@@ -286,7 +290,7 @@ impl TraceRecording {
 impl Trace {
     /// Starts to record a platform: all transfers and waits from now on, whatever causes them.
     pub fn record(platform: &Platform) -> TraceRecording {
-        TraceRecording { platform: platform.clone(), recording: platform.record() }
+        TraceRecording { platform: platform.clone(), recording: platform.record(), begun: platform.elapsed() }
     }
 
     /// Makes a trace from a report and the events of a recording of the same platform, in recorded order.

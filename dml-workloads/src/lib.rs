@@ -28,6 +28,7 @@ pub mod gaussian;
 pub mod mandelbrot;
 pub mod matmul;
 pub mod nbody;
+pub mod operations;
 pub mod picture;
 pub mod prepare;
 pub mod rap;
@@ -35,6 +36,7 @@ pub mod ray;
 pub mod saxpy;
 #[cfg(feature = "opencl")]
 pub mod single;
+pub mod slam;
 pub mod steps;
 #[cfg(feature = "opencl")]
 pub mod table1;

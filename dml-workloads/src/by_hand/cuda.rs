@@ -197,6 +197,8 @@ impl Device for Cuda {
             Arg::U32(value) => u64::from(value),
             Arg::U64(value) => value,
             Arg::F32(value) => u64::from(value.to_bits()),
+            // Its address is passed instead of a word's.
+            Arg::Matrix(_) => 0,
         });
         let mut words: Vec<u64> = words.collect();
         let local = if local_size.contains(&0) { [THREADS.min(kernel.max_local()), 1] } else { local_size };
@@ -209,7 +211,10 @@ impl Device for Cuda {
             let mut part = DmlItems { offset: [0, first, 0], end: [items[0], end, 1] };
             let grid = (of(items[0].div_ceil(local[0])), of((end - first).div_ceil(local[1])), 1);
             let block = (of(local[0]), of(local[1]), 1);
-            let values = words.iter_mut().map(|word| std::ptr::from_mut(word).cast::<c_void>());
+            let values = words.iter_mut().zip(arguments).map(|(word, argument)| match argument {
+                Arg::Matrix(values) => values.as_ptr().cast_mut().cast::<c_void>(),
+                _ => std::ptr::from_mut(word).cast::<c_void>(),
+            });
             let mut values: Vec<_> = values.chain([(&raw mut part).cast()]).collect();
             // SAFETY: a live function, and the address of a value for each of its parameters, which the call
             // copies. The caller guarantees what the kernel touches.

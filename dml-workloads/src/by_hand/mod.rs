@@ -25,6 +25,8 @@ pub(crate) mod opencl;
 pub mod pipeline;
 pub mod steps;
 
+use crate::operations::Operations;
+pub use crate::prepare::language;
 use crate::prepare::{Language, Plain, PlainArgument, Recipe, plain};
 use bytemuck::Pod;
 use dml_core::{Arena, DeviceId, Platform};
@@ -75,21 +77,6 @@ pub enum ByHandError {
         /// A description of the code.
         message: String,
     },
-}
-
-/// Returns the language of programs for a device; `None` if its memory is neither OpenCL's nor CUDA's.
-#[must_use]
-pub fn language(platform: &Platform, device: DeviceId) -> Option<Language> {
-    let _ = (platform, device);
-    #[cfg(feature = "opencl")]
-    if platform.home_as::<dml_arenas::OpenClArena>(device).is_some() {
-        return Some(Language::OpenClC);
-    }
-    #[cfg(feature = "cuda")]
-    if platform.home_as::<dml_arenas::CudaArena>(device).is_some() {
-        return Some(Language::CudaC);
-    }
-    None
 }
 
 /// A kernel with its buffers, ready to run and be timed.
@@ -175,6 +162,8 @@ pub(crate) enum Arg<B> {
     U32(u32),
     U64(u64),
     F32(f32),
+    /// A structure of as many floats.
+    Matrix([f32; 12]),
 }
 
 /// The number of calls, by kind.
@@ -187,6 +176,14 @@ pub(crate) struct Calls {
     pub(crate) read: u64,
     pub(crate) write: u64,
     pub(crate) kernel: u64,
+}
+
+impl From<Calls> for Operations {
+    fn from(calls: Calls) -> Self {
+        let Calls { alloc, bind, map, unmap, read, write, kernel } = calls;
+        // None of the programs copies with the processor.
+        Self { map, unmap, read, write, kernel, alloc, bind, copy: 0 }
+    }
 }
 
 /// An open device of a framework, with one in-order queue.
@@ -288,7 +285,7 @@ fn home<A: Arena>(platform: &Platform, device: DeviceId) -> Result<&A, ByHandErr
     platform.home_as(device).ok_or_else(|| unusable(platform, device, "its memory is of another framework"))
 }
 
-fn unusable(platform: &Platform, device: DeviceId, reason: &str) -> ByHandError {
+pub(crate) fn unusable(platform: &Platform, device: DeviceId, reason: &str) -> ByHandError {
     let desc = platform.devices().get(usize::from(device.0));
     let device = desc.map_or_else(|| device.to_string(), |desc| desc.name.to_string());
     ByHandError::Device { device, reason: reason.to_owned() }
@@ -379,6 +376,7 @@ impl<D: Device> Buffered<D> {
             Arg::U32(value) => Arg::U32(*value),
             Arg::U64(value) => Arg::U64(*value),
             Arg::F32(value) => Arg::F32(*value),
+            Arg::Matrix(values) => Arg::Matrix(*values),
         });
         let arguments: Vec<_> = arguments.collect();
         // SAFETY: the caller of `Program::new` guarantees what the kernel touches. All buffers are unmapped:

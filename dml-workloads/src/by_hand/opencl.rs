@@ -187,6 +187,7 @@ impl Device for OpenCl {
                     Arg::U32(value) => kernel.set_arg(index, value),
                     Arg::U64(value) => kernel.set_arg(index, value),
                     Arg::F32(value) => kernel.set_arg(index, value),
+                    Arg::Matrix(values) => kernel.set_arg(index, values),
                 }
             }?;
         }

@@ -407,6 +407,21 @@ pub enum Language {
     CudaC,
 }
 
+/// Returns the language of programs for a device; `None` if its memory is neither OpenCL's nor CUDA's.
+#[must_use]
+pub fn language(platform: &Platform, device: DeviceId) -> Option<Language> {
+    let _ = (platform, device);
+    #[cfg(feature = "opencl")]
+    if platform.home_as::<dml_arenas::OpenClArena>(device).is_some() {
+        return Some(Language::OpenClC);
+    }
+    #[cfg(feature = "cuda")]
+    if platform.home_as::<dml_arenas::CudaArena>(device).is_some() {
+        return Some(Language::CudaC);
+    }
+    None
+}
+
 /// A kernel and its arguments, for a program without DML.
 #[derive(Clone, Debug)]
 pub struct Plain {

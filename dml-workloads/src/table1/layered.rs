@@ -9,7 +9,6 @@ use dml_arenas::launch;
 use dml_arenas::{Discover, DiscoverOptions};
 #[cfg(feature = "cuda")]
 use dml_core::Pattern;
-use dml_core::record::Operation;
 use dml_core::{Buffer, ConfigError, DeviceId, GrantArg, Grants, Items, Launcher, Platform, args};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -200,17 +199,7 @@ impl Layered {
 
     fn ended(&self, begun: Instant) -> Run {
         let duration: Duration = begun.elapsed();
-        let count = |operation| self.platform.counters().operation(operation);
-        let operations = Operations {
-            map: count(Operation::Map),
-            unmap: count(Operation::Unmap),
-            read: count(Operation::Read),
-            write: count(Operation::Write),
-            kernel: count(Operation::Kernel),
-            alloc: count(Operation::Alloc),
-            bind: count(Operation::Bind),
-            copy: count(Operation::Copy),
-        };
+        let operations = Operations::of(&self.platform);
         Run { duration, operations }
     }
 }

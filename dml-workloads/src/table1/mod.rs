@@ -35,6 +35,7 @@ mod layered;
 
 use crate::by_hand::{self, ByHandError};
 use crate::check::Mismatch;
+pub use crate::operations::Operations;
 use crate::prepare::Input;
 use crate::{bfs, matmul, vecadd};
 use dml_arenas::launch::{BuildError, HostError, Team};
@@ -160,7 +161,7 @@ impl Framework {
     }
 
     /// Returns the framework of a device by the device's name.
-    fn of(device: &str) -> Option<Self> {
+    pub(crate) fn of(device: &str) -> Option<Self> {
         let (kind, number) = device.split_once(':')?;
         let framework = match kind {
             "opencl" => Self::OpenCl,
@@ -232,36 +233,6 @@ pub struct Published {
     pub alloc: Option<u64>,
     pub bind: Option<u64>,
     pub copy: Option<u64>,
-}
-
-/// Number of calls that a program made, by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Operations {
-    /// Storage mapped for the host.
-    pub map: u64,
-    /// Mappings ended.
-    pub unmap: u64,
-    /// The framework's read calls.
-    pub read: u64,
-    /// The framework's write calls.
-    pub write: u64,
-    /// Kernels launched.
-    pub kernel: u64,
-    /// Storage allocated.
-    pub alloc: u64,
-    /// Storage bound to other storage.
-    pub bind: u64,
-    /// Copies by the processor.
-    pub copy: u64,
-}
-
-impl Operations {
-    /// Returns the number of calls that transfer data.
-    #[must_use]
-    pub const fn transfers(&self) -> u64 {
-        self.map + self.unmap + self.read + self.write + self.copy
-    }
 }
 
 /// One run of a program.

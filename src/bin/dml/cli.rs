@@ -1,8 +1,10 @@
 //! The command line.
 
 mod application;
+mod slam;
 
 pub(crate) use application::{AnalyseOptions, ApplicationOptions, Named, ProfileOptions, RunOptions};
+pub(crate) use slam::SlamOptions;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -210,6 +212,8 @@ pub(crate) enum BenchTable {
     Chain(ChainOptions),
     /// Measures chunks whose transfers overlap the kernels of other chunks, submitted and queued by hand.
     Pipeline(PipelineOptions),
+    /// Tracks a camera and models its room, on each device alone and on two, and compares with the true way.
+    Slam(SlamOptions),
     /// Repeats steps of a mean of five points on each device alone and on all, which exchange borders.
     Jacobi(StepsOptions),
     /// As jacobi, with weights, in single precision.
@@ -508,26 +512,30 @@ pub(crate) struct ReproduceOptions {
     #[arg(value_name = "TABLE", value_enum)]
     pub(crate) table: Table,
 
-    /// Size of the workloads. Default: paper for table1 and single, otherwise small.
+    /// Size of the workloads. Default: paper for table1, single and slam, otherwise small.
     ///
     /// tiny takes milliseconds, small is the size of dml bench, and paper is the published size. For single,
     /// runs of size paper take 1 s, 50 ms and 1 ms, and the goals apply to them; small takes a tenth.
     #[arg(long, value_enum)]
     pub(crate) size: Option<TableSize>,
 
-    /// Number of measured rounds, after one warm-up round. Default: 9 for coexec, otherwise 12.
+    /// Number of frames of slam. Default: 20 for tiny, 50 for small, 100 for paper; the paper has 880.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) frames: Option<u32>,
+
+    /// Number of measured rounds, after one warm-up round. Default: 9 for coexec, 5 for slam, otherwise 12.
     ///
     /// A round of single has one pair of 1 s, two of 50 ms and ten of 1 ms.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: Option<u32>,
 
-    /// Devices to use, such as cpu,opencl:0. Default: all that the table supports; opencl:0 for table1.
+    /// Devices to use, such as cpu,opencl:0. Default: all that the table supports; opencl:0 for table1 and slam.
     ///
-    /// table1 takes one OpenCL or CUDA device. single takes devices that have a hand-written form.
+    /// table1 and slam take one OpenCL or CUDA device. single takes devices that have a hand-written form.
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) devices: Vec<String>,
 
-    /// Limits a device's compute units, as for bench. Not for table1 and single.
+    /// Limits a device's compute units, as for bench. Not for table1, slam and single.
     #[arg(long, value_name = "DEVICE=N", value_parser = PerDevice::<u32>::from_str)]
     pub(crate) limit: Vec<PerDevice<u32>>,
 
@@ -538,7 +546,7 @@ pub(crate) struct ReproduceOptions {
     #[arg(long, value_parser = PolicySpec::from_str)]
     pub(crate) policy: Option<PolicySpec>,
 
-    /// Where memories have their storage. Default: auto. Not for table1 and memory.
+    /// Where memories have their storage. Default: auto. Not for table1, slam and memory.
     #[arg(long, value_enum)]
     pub(crate) memory: Option<Memory>,
 
@@ -628,6 +636,8 @@ pub(crate) enum Table {
     Jacobi,
     /// Applications that a file describes: their lengths, and their speeds beside OpenCL written by hand.
     Stepocl,
+    /// Operation counts and times of a camera's tracking, written by hand and on the data layer.
+    Slam,
 }
 
 impl Table {
@@ -640,6 +650,7 @@ impl Table {
             Self::Coexec => "coexec",
             Self::Jacobi => "jacobi",
             Self::Stepocl => "stepocl",
+            Self::Slam => "slam",
         }
     }
 }

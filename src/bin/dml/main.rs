@@ -28,6 +28,7 @@ mod replay;
 mod reproduce;
 mod run;
 mod single;
+mod slam;
 mod speeds;
 mod steps;
 mod suite;

@@ -5,6 +5,7 @@ mod coexec;
 mod jacobi;
 mod memory;
 mod published;
+mod slam;
 mod stepocl;
 
 use crate::cli::{ReproduceOptions, Table, TableSize};
@@ -28,6 +29,9 @@ pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     if let Some(folder) = options.output.as_ref().filter(|folder| !folder.is_dir()) {
         return Err(Failure::Usage(format!("--output {} is not a folder", folder.display())));
     }
+    if options.frames.is_some() && options.table != Table::Slam {
+        return Err(Failure::Usage(format!("--frames does not apply to {}", options.table.name())));
+    }
     match options.table {
         Table::Table1 => table1(options),
         Table::Single => single::run(options),
@@ -35,6 +39,7 @@ pub(crate) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
         Table::Coexec => coexec::run(options),
         Table::Jacobi => jacobi::run(options),
         Table::Stepocl => stepocl::run(options),
+        Table::Slam => slam::run(options),
     }
 }
 
@@ -71,8 +76,9 @@ fn give(
 /// Default number of rounds of table 1. The order of its modes repeats after four rounds.
 const TABLE1_RUNS: u32 = 12;
 
-/// Rejects options that do not apply: table 1 always compares programs on one device, with their own memory.
-fn check_table1(options: &ReproduceOptions) -> Result<(), Failure> {
+/// Rejects options that do not apply to a table that compares programs on one device, with their own memory.
+fn check_one_device(options: &ReproduceOptions) -> Result<(), Failure> {
+    let table = options.table.name();
     let workers = &options.workers;
     let given = [
         ("--limit", !options.limit.is_empty()),
@@ -82,14 +88,14 @@ fn check_table1(options: &ReproduceOptions) -> Result<(), Failure> {
         ("--policy", options.policy.is_some()),
         ("--memory", options.memory.is_some()),
         ("--pinned", options.pinned.pinned.is_some()),
-        ("--output", options.output.is_some()),
+        ("--output", options.output.is_some() && options.table == Table::Table1),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
-        Some((option, _)) => Err(Failure::Usage(format!("{option} does not apply to table1"))),
+        Some((option, _)) => Err(Failure::Usage(format!("{option} does not apply to {table}"))),
         None if options.devices.len() > 1 => {
             let devices = options.devices.join(", ");
             Err(Failure::Usage(format!(
-                "table1 compares programs on one OpenCL or CUDA device, not {devices}"
+                "{table} compares programs on one OpenCL or CUDA device, not {devices}"
             )))
         }
         None => Ok(()),
@@ -97,7 +103,7 @@ fn check_table1(options: &ReproduceOptions) -> Result<(), Failure> {
 }
 
 fn table1(options: &ReproduceOptions) -> Result<(), Failure> {
-    check_table1(options)?;
+    check_one_device(options)?;
     let size = match options.size.unwrap_or(TableSize::Paper) {
         TableSize::Tiny => Input::Tiny,
         TableSize::Small => Input::Small,

@@ -86,26 +86,44 @@ pub(crate) fn picture(workload: Workload) -> PathBuf {
     PathBuf::from(format!("{workload}.png"))
 }
 
-/// Writes the requested files. Returns the names of the trace and of the page, if they were written.
+/// The files of a timeline that the options request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Files<'a> {
+    pub(crate) trace: Option<&'a Path>,
+    pub(crate) html: Option<&'a Path>,
+}
+
+impl Files<'_> {
+    /// Writes the files. Returns the names of the trace and of the page, if they were written.
+    pub(crate) fn write(
+        &self,
+        unwritten: &mut Unwritten,
+        trace: impl FnOnce() -> Result<Trace, Failure>,
+    ) -> [Option<String>; 2] {
+        if self.trace.is_none() && self.html.is_none() {
+            return [None, None];
+        }
+        let trace = match trace() {
+            Ok(trace) => trace,
+            Err(failure) => {
+                unwritten.add(&failure);
+                return [None, None];
+            }
+        };
+        let write_trace = |path: &Path| output::write(path, "trace", |file| trace.write_perfetto(file));
+        let perfetto = self.trace.and_then(|path| unwritten.name(path, write_trace(path)));
+        let html = self.html.and_then(|path| unwritten.name(path, write_page(&trace, path)));
+        [perfetto, html]
+    }
+}
+
+/// Writes the files of a benchmark, as [`Files::write`] does.
 pub(crate) fn write(
     files: &BenchFiles,
     unwritten: &mut Unwritten,
     trace: impl FnOnce() -> Result<Trace, Failure>,
 ) -> [Option<String>; 2] {
-    if !is_wanted(files) {
-        return [None, None];
-    }
-    let trace = match trace() {
-        Ok(trace) => trace,
-        Err(failure) => {
-            unwritten.add(&failure);
-            return [None, None];
-        }
-    };
-    let write_trace = |path: &Path| output::write(path, "trace", |file| trace.write_perfetto(file));
-    let perfetto = files.trace.as_deref().and_then(|path| unwritten.name(path, write_trace(path)));
-    let html = files.html.as_deref().and_then(|path| unwritten.name(path, write_page(&trace, path)));
-    [perfetto, html]
+    Files { trace: files.trace.as_deref(), html: files.html.as_deref() }.write(unwritten, trace)
 }
 
 fn write_page(trace: &Trace, path: &Path) -> Result<(), Failure> {

@@ -15,7 +15,7 @@ fn table1_is_of_one_device() {
     let check = |devices: &[&str]| {
         let arguments = ["dml", "reproduce", "table1"].iter().chain(devices);
         let Command::Reproduce(options) = Arguments::parse_from(arguments).command else { unreachable!() };
-        check_table1(&options).map_err(|failure| failure.to_string())
+        check_one_device(&options).map_err(|failure| failure.to_string())
     };
     assert_eq!([check(&[]), check(&["--devices", "cuda:0"])], [Ok(()), Ok(())]);
     let two = check(&["--devices", "opencl:1,cuda:0"]);

@@ -1,0 +1,225 @@
+//! The program on the data layer: each kernel is submitted to a device, and the layer brings its inputs there.
+
+use super::fusion::{Fusion, Order, Run};
+use super::host::compute;
+use super::{
+    CUDA_SOURCE, Engine, Frames, GROUPS, Image, Kernel, Launch, OPENCL_SOURCE, Size, SlamError, Stage, Value,
+};
+use crate::operations::Operations;
+use crate::prepare::{Language, language};
+use bytemuck::cast_slice;
+use dml_arenas::launch::{self, HostLauncher};
+use dml_core::{Buffer, DeviceId, Items, Launcher, Pattern, Platform};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The device of each stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Makes vertices and normals of a frame.
+    pub preprocess: DeviceId,
+    /// Tracks the camera.
+    pub track: DeviceId,
+    /// Has the volume.
+    pub model: DeviceId,
+}
+
+impl Placement {
+    /// Places all stages on one device.
+    #[must_use]
+    pub const fn on(device: DeviceId) -> Self {
+        Self { preprocess: device, track: device, model: device }
+    }
+
+    const fn device(&self, stage: Stage) -> DeviceId {
+        match stage {
+            Stage::Preprocess => self.preprocess,
+            Stage::Track => self.track,
+            Stage::Model => self.model,
+        }
+    }
+}
+
+/// A program on the data layer, with its kernels.
+pub struct Layered {
+    platform: Platform,
+    host: DeviceId,
+    placement: Placement,
+    kernels: Vec<Arc<dyn Launcher>>,
+}
+
+impl fmt::Debug for Layered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Layered").field("placement", &self.placement).finish_non_exhaustive()
+    }
+}
+
+impl Layered {
+    /// Builds the kernels for the devices of a placement.
+    ///
+    /// # Errors
+    /// [`SlamError::NoKernels`] for a device that is neither the host nor one of OpenCL or CUDA, and
+    /// [`SlamError::Build`].
+    pub fn new(platform: &Platform, placement: Placement) -> Result<Self, SlamError> {
+        let kernels = Kernel::ALL.iter().map(|&kernel| {
+            let device = placement.device(kernel.stage());
+            built(platform, device, kernel)
+        });
+        let kernels = kernels.collect::<Result<_, _>>()?;
+        let host = platform.host().ok_or_else(|| no_kernels("a platform without a host"))?;
+        Ok(Self { platform: platform.clone(), host, placement, kernels })
+    }
+
+    /// Returns whether there are kernels for a device.
+    #[must_use]
+    pub fn has_kernels(platform: &Platform, device: DeviceId) -> bool {
+        platform.host() == Some(device) || language(platform, device).is_some()
+    }
+
+    /// Runs over all frames. Returns the run and its program, whose buffers can be looked at.
+    ///
+    /// # Errors
+    /// [`SlamError`].
+    pub fn run(&mut self, frames: &Frames, order: Order) -> Result<(Run, Finished<'_>), SlamError> {
+        self.platform.counters().reset();
+        let begun = Instant::now();
+        let mut running = self.running(frames)?;
+        let run = Fusion::run(&mut running, frames, (order, begun))?;
+        Ok((run, Finished { running, size: frames.size() }))
+    }
+
+    /// Measures the stages of frames apart, each from idle devices: of the first `count` frames that are
+    /// tracked, or of all if there are fewer. Returns their times by frame.
+    ///
+    /// # Errors
+    /// [`SlamError`].
+    pub fn stages(&mut self, frames: &Frames, count: usize) -> Result<Vec<[Duration; 3]>, SlamError> {
+        let mut running = self.running(frames)?;
+        Fusion::stages(&mut running, frames, count)
+    }
+
+    fn running(&self, frames: &Frames) -> Result<Running<'_>, SlamError> {
+        let size = frames.size();
+        let is_pinned = self.platform.arena_named("cuda_pinned").is_ok();
+        let buffers = Image::all().map(|image| {
+            let buffer = self.platform.buffer::<u8>(image.bytes(&size) as u64);
+            match image {
+                // What the host writes or reads once, a GPU uses in place if it can.
+                Image::Sums | Image::Millimeters(_) if is_pinned => buffer.pattern(Pattern::ToAndFro),
+                _ => buffer,
+            }
+            .build()
+        });
+        Ok(Running { program: self, buffers: buffers.collect::<Result<_, _>>()? })
+    }
+}
+
+fn no_kernels(device: &str) -> SlamError {
+    SlamError::NoKernels { device: device.to_owned() }
+}
+
+/// Builds a kernel for a device.
+fn built(platform: &Platform, device: DeviceId, kernel: Kernel) -> Result<Arc<dyn Launcher>, SlamError> {
+    if platform.host() == Some(device) {
+        let threads = platform.device_desc(device).compute_units;
+        return Ok(Arc::new(HostLauncher::by_team(threads, compute(kernel))?));
+    }
+    let source = match language(platform, device) {
+        Some(Language::OpenClC) => OPENCL_SOURCE,
+        Some(Language::CudaC) => CUDA_SOURCE,
+        _ => return Err(no_kernels(&platform.device_desc(device).name)),
+    };
+    // SAFETY: the kernels touch only pixels and voxels below their last arguments, in images of these sizes,
+    // and write only the buffers that the loop passes for writing.
+    Ok(unsafe { launch::kernel(platform, device, source, kernel.name()) }?)
+}
+
+/// A program after its run.
+#[derive(Debug)]
+pub struct Finished<'a> {
+    running: Running<'a>,
+    size: Size,
+}
+
+impl Finished<'_> {
+    /// Returns the volume: signed distances and weights. Distances are in units of 0.1 m / 32766. The voxel
+    /// (x, y, z) is element `(z * edge + y) * edge + x`.
+    ///
+    /// # Errors
+    /// [`SlamError::Acquire`].
+    pub fn volume(&mut self) -> Result<Vec<[i16; 2]>, SlamError> {
+        Ok(cast_slice(&self.running.contents(Image::Volume)?).to_vec())
+    }
+
+    /// Returns the normals that the last raycast has seen. The first component is -2 where there is none.
+    ///
+    /// # Errors
+    /// [`SlamError::Acquire`].
+    pub fn normals(&mut self) -> Result<Vec<[f32; 3]>, SlamError> {
+        Ok(cast_slice(&self.running.contents(Image::ReferenceNormals)?).to_vec())
+    }
+
+    /// Returns the size of the frames and the volume.
+    #[must_use]
+    pub fn size(&self) -> Size {
+        self.size
+    }
+}
+
+/// The program during a run, with its buffers.
+#[derive(Debug)]
+struct Running<'a> {
+    program: &'a Layered,
+    buffers: Vec<Buffer<u8>>,
+}
+
+impl Engine for Running<'_> {
+    fn send(&mut self, set: usize, frame: &[u16]) -> Result<(), SlamError> {
+        let mut view = self.buffers[Image::Millimeters(set).index()].write()?;
+        view.copy_from_slice(cast_slice(frame));
+        Ok(view.release()?)
+    }
+
+    fn launch(&mut self, launch: &Launch<'_>) -> Result<(), SlamError> {
+        let Layered { platform, placement, kernels, .. } = self.program;
+        let kernel = launch.kernel;
+        let mut submit = platform.submit(placement.device(kernel.stage()), &kernels[kernel as usize]);
+        for (image, access) in launch.buffers {
+            submit = submit.access(&self.buffers[image.index()], *access);
+        }
+        for value in launch.values {
+            submit = match value {
+                Value::U32(value) => submit.scalar(*value),
+                Value::U64(value) => submit.scalar(*value),
+                Value::F32(value) => submit.scalar(*value),
+                Value::Matrix(values) => submit.bytes(cast_slice(values)),
+            };
+        }
+        if kernel == Kernel::Reduce {
+            submit = submit.bring_results(self.program.host);
+        }
+        let [columns, rows] = kernel.local_size();
+        submit.items(Items::from(launch.items).in_groups([columns, rows, 0]))?;
+        Ok(())
+    }
+
+    fn sums(&mut self) -> Result<[f32; GROUPS[0] * GROUPS[1]], SlamError> {
+        let view = self.buffers[Image::Sums.index()].read()?;
+        let sums: &[f32] = cast_slice(&view);
+        Ok(std::array::from_fn(|at| sums[at]))
+    }
+
+    fn finish(&mut self) -> Result<(), SlamError> {
+        let Placement { preprocess, track, model } = self.program.placement;
+        Ok([preprocess, track, model].iter().try_for_each(|device| self.program.platform.settle(*device))?)
+    }
+
+    fn contents(&mut self, image: Image) -> Result<Vec<u8>, SlamError> {
+        Ok(self.buffers[image.index()].read()?.to_vec())
+    }
+
+    fn operations(&self) -> Operations {
+        Operations::of(&self.program.platform)
+    }
+}
