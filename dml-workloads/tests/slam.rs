@@ -22,7 +22,7 @@ fn frames() -> Frames {
 fn expect_found(run: &Run, frames: &Frames) {
     let accuracy = Accuracy::of(run, frames).unwrap();
     assert_eq!((run.seen.len(), run.lost()), (frames.len(), 0));
-    assert!(accuracy.mean_m <= TINY.most_error_m(), "{accuracy:?}");
+    assert!(accuracy.mean_m <= frames.most_error_m(), "{accuracy:?}");
     for (number, seen) in run.seen.iter().enumerate() {
         assert_eq!(seen.is_tracked, (number >= 4).then_some(true), "frame {number}");
         assert_eq!(seen.iterations > 0, number >= 4, "frame {number}");
@@ -48,7 +48,7 @@ fn host_finds_the_way_and_the_room() {
     let (run, mut finished) = program.run(&frames, Order::OneByOne).unwrap();
     expect_found(&run, &frames);
     let (off, surfaces) = surface_error(&finished.volume().unwrap(), &finished.size()).unwrap();
-    assert!(off <= TINY.most_surface_error_m() && surfaces > 1000, "{off} {surfaces}");
+    assert!(off <= frames.most_surface_error_m() && surfaces > 1000, "{off} {surfaces}");
     let picture = shaded(&finished.normals().unwrap());
     let drawn = picture.iter().filter(|pixel| pixel[..3] != [0; 3]).count();
     assert!(drawn > picture.len() * 8 / 10, "{drawn}");

@@ -3,6 +3,7 @@
 #![cfg(all(not(dml_loom), feature = "timeline"))]
 
 mod by_hand;
+mod submitted;
 
 use dml::Kernel;
 use dml::arenas::{Null, kit};

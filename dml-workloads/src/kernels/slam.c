@@ -284,7 +284,8 @@ KERNEL integrate(GLOBAL short2 *restrict volume, GLOBAL const float *restrict de
     }
 }
 
-// Returns the distance at a place, which is in voxels, between the eight nearest voxels.
+// Returns the distance at a place, which is in voxels, between the eight nearest voxels. It is in units of the
+// voxels.
 FUNCTION float between(GLOBAL const short2 *volume, const uint edge, const Vector place) {
     const float x = floor(place.x), y = floor(place.y), z = floor(place.z);
     const int last = (int)edge - 1;
@@ -296,7 +297,7 @@ FUNCTION float between(GLOBAL const short2 *volume, const uint edge, const Vecto
                        (volume[z0 + y1 + x0].x * (1.0f - right) + volume[z0 + y1 + x1].x * right) * down;
     const float far = (volume[z1 + y0 + x0].x * (1.0f - right) + volume[z1 + y0 + x1].x * right) * (1.0f - down) +
                       (volume[z1 + y1 + x0].x * (1.0f - right) + volume[z1 + y1 + x1].x * right) * down;
-    return (near * (1.0f - away) + far * away) / SCALE;
+    return near * (1.0f - away) + far * away;
 }
 
 FUNCTION Vector along(const Vector origin, const Vector direction, const float depth) {
@@ -336,7 +337,7 @@ KERNEL raycast(GLOBAL Vector *restrict vertices, GLOBAL Vector *restrict normals
                 if (now < 0.0f) {
                     break;
                 }
-                if (now < 0.8f) {
+                if (now < 0.8f * SCALE) {
                     step = short_step;
                 }
                 before = now;

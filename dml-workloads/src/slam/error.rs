@@ -3,7 +3,9 @@
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 use crate::by_hand::ByHandError;
 use dml_arenas::DiscoverError;
-use dml_arenas::launch::{BuildError, HostError};
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+use dml_arenas::launch::BuildError;
+use dml_arenas::launch::HostError;
 use dml_core::{AcquireError, ConfigError, SubmitError, TransferError};
 use thiserror::Error;
 
@@ -22,6 +24,7 @@ pub enum SlamError {
         device: String,
     },
     /// A kernel could not be built.
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
     #[error(transparent)]
     Build(#[from] BuildError),
     /// The devices could not be opened.

@@ -8,7 +8,7 @@
 //! The file has for each frame: columns and rows, 32 bits each; depths in millimetres, 16 bits; columns and
 //! rows again; and a picture, three bytes for each pixel. All numbers are little-endian.
 
-use super::math::Pose;
+use super::math::{Pose, length, minus};
 use super::{Camera, Size, scene};
 use crate::random;
 use dml_arenas::files;
@@ -96,7 +96,7 @@ impl Frames {
         Ok(Self { size, depths: depths.collect(), way: Some(way) })
     }
 
-    /// Reads at most `count` frames of a file, for a volume with this edge. Where the camera was is not known.
+    /// Reads at most `count` frames of a file, for a volume with this edge. The camera's way is not known.
     ///
     /// # Errors
     /// [`FramesError`].
@@ -140,7 +140,7 @@ impl Frames {
         frames.ok_or_else(|| FramesError::Truncated { path: path.to_owned(), frame: 0 })
     }
 
-    /// Writes the frames, with the depths as a grey picture. An existing file is replaced once all is written.
+    /// Writes the frames, with the depths as a grey picture. Replaces an existing file once all is written.
     ///
     /// # Errors
     /// [`FramesError::Access`].
@@ -158,6 +158,33 @@ impl Frames {
             file.flush()
         });
         written.map_err(|source| FramesError::Access { path: path.to_owned(), source })
+    }
+
+    /// Returns where the camera was, if that is known, in the format of the TUM benchmark: for each frame its
+    /// number, three coordinates in metres, and a quaternion, its real part last.
+    #[must_use]
+    pub fn way_text(&self) -> Option<String> {
+        let line = |(frame, pose): (usize, &Pose)| {
+            let values = pose.place().into_iter().chain(pose.quaternion());
+            let values: Vec<_> = values.map(|value| format!("{value:.9}")).collect();
+            format!("{frame} {}\n", values.join(" "))
+        };
+        Some(self.way.as_ref()?.iter().enumerate().map(line).collect())
+    }
+
+    /// Returns the mean error of the camera above which a result counts as wrong, in metres: a tenth of a
+    /// voxel, and a thousandth of the way. That is at least half more than runs have.
+    #[must_use]
+    pub fn most_error_m(&self) -> f64 {
+        let steps = self.way.iter().flat_map(|way| way.windows(2));
+        let way_m: f64 = steps.map(|pair| length(minus(pair[1].place(), pair[0].place()))).sum();
+        f64::from(self.size.voxel()) / 10.0 + way_m / 1000.0
+    }
+
+    /// Returns the mean error of surfaces above which a result counts as wrong, in metres: half a voxel.
+    #[must_use]
+    pub fn most_surface_error_m(&self) -> f64 {
+        f64::from(self.size.voxel()) / 2.0
     }
 
     /// Returns the size of the frames and the volume.

@@ -198,8 +198,8 @@ impl<'a, E: Engine> Fusion<'a, E> {
         Ok(Seen { pose: self.pose, is_tracked, iterations, is_integrated, latency: Duration::ZERO })
     }
 
-    /// Finds the pose, from the coarsest level to the finest. Returns whether it was found, unless there is no
-    /// reference, and the number of iterations.
+    /// Finds the pose, from the coarsest level to the finest. Returns whether it was found (`None` without a
+    /// reference), and the number of iterations.
     fn track(&mut self, set: usize, frame: u32) -> Result<(Option<bool>, u32), SlamError> {
         let Some(reference) = self.reference.filter(|_| frame >= FIRST) else { return Ok((None, 0)) };
         let projection = self.size.camera().projection(&reference.inverse());

@@ -2,9 +2,7 @@
 //! device, and a read of the sums in each iteration.
 
 use super::fusion::{Fusion, Order};
-use super::{
-    CUDA_SOURCE, Engine, Frames, GROUPS, Image, Kernel, Launch, OPENCL_SOURCE, Run, SlamError, Value,
-};
+use super::{Engine, Frames, GROUPS, Image, Kernel, Launch, Run, SlamError, Value};
 use crate::by_hand::{self, Arg, ByHandError, Calls, Device, Finished, Host, unusable};
 use crate::operations::Operations;
 use crate::prepare::Language;
@@ -31,11 +29,11 @@ impl Hand {
         Ok(Self(match by_hand::language(platform, device) {
             #[cfg(feature = "opencl")]
             Some(Language::OpenClC) => {
-                Box::new(Built::<by_hand::opencl::OpenCl>::new(platform, device, OPENCL_SOURCE)?)
+                Box::new(Built::<by_hand::opencl::OpenCl>::new(platform, device, super::OPENCL_SOURCE)?)
             }
             #[cfg(feature = "cuda")]
             Some(Language::CudaC) => {
-                Box::new(Built::<by_hand::cuda::Cuda>::new(platform, device, CUDA_SOURCE)?)
+                Box::new(Built::<by_hand::cuda::Cuda>::new(platform, device, super::CUDA_SOURCE)?)
             }
             _ => return Err(unusable(platform, device, "there is no program for its memory").into()),
         }))

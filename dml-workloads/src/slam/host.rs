@@ -10,6 +10,8 @@ use dml_arenas::launch::{Call, ComputeError, Team};
 const INVALID: f32 = -2.0;
 /// Largest distance of a voxel.
 const SCALE: f32 = 32766.0;
+/// Distance from which on a ray makes short steps.
+const NEAR: f32 = 0.8 * SCALE;
 /// Rows of a volume that are a job.
 const ROWS: usize = 32;
 
@@ -275,8 +277,7 @@ fn integrate(call: &mut Call<'_>) -> Result<(), ComputeError> {
     let [volume, depths] = call.parts([0, 1])?;
     let depths = depths.slice::<f32>()?;
     let last = [columns as f32 - 1.0, height as f32 - 1.0];
-    let seen = |place: Vector| {
-        let [x, y, z] = moved(&to_camera, place);
+    let seen = |[x, y, z]: Vector| {
         if z < 0.0001 {
             return None;
         }
@@ -292,9 +293,15 @@ fn integrate(call: &mut Call<'_>) -> Result<(), ComputeError> {
     rows(team, volume.slice_mut::<Voxel>()?, edge * ROWS, |job, to| {
         for (number, to) in (job * ROWS..).zip(to.chunks_mut(edge)) {
             let centre = |index: usize| (index as f32 + 0.5) * voxel;
-            let (y, z) = (centre(number % edge), centre(number / edge));
+            let first = moved(&to_camera, [centre(0), centre(number % edge), centre(number / edge)]);
             for (x, to) in to.iter_mut().enumerate() {
-                if let Some(distance) = seen([centre(x), y, z]) {
+                let along = x as f32 * voxel;
+                let place = [
+                    first[0] + to_camera[0] * along,
+                    first[1] + to_camera[4] * along,
+                    first[2] + to_camera[8] * along,
+                ];
+                if let Some(distance) = seen(place) {
                     let [old, count] = to.map(f32::from);
                     let now = (count * (old / SCALE) + (distance / mu).min(1.0)) / (count + 1.0);
                     *to = [(now.clamp(-1.0, 1.0) * SCALE) as i16, (count + 1.0).min(most) as i16];
@@ -305,29 +312,39 @@ fn integrate(call: &mut Call<'_>) -> Result<(), ComputeError> {
     Ok(())
 }
 
-/// Returns the next integer below. Without SSE 4.1, `f32::floor` is a call.
-fn floor(value: f32) -> i32 {
-    let truncated = value as i32;
-    truncated - i32::from(truncated as f32 > value)
+/// Splits a number into the integer below it and the rest. An integer may also give the one before it and 1,
+/// which is the same to an interpolation. `f32::floor` would be a call without SSE 4.1, and `as i32`
+/// saturates.
+#[inline(always)]
+fn split(value: f32) -> (i32, f32) {
+    // In this binade, the last bit of a float counts integers.
+    const INTEGERS: f32 = 12_582_912.0;
+    let rounded = (value - 0.5) + INTEGERS;
+    (rounded.to_bits().wrapping_sub(INTEGERS.to_bits()) as i32, value - (rounded - INTEGERS))
 }
 
-/// Returns the distance at a place, which is in voxels, between the eight nearest voxels.
+/// Returns the distance at a place, which is in voxels, between the eight nearest voxels. It is in units of
+/// the voxels. Outside of the volume are the voxels of its surface.
 #[inline(always)]
 fn between(volume: &[Voxel], edge: usize, [x, y, z]: Vector) -> f32 {
-    let last = edge as i32 - 1;
-    let (x0, y0, z0) = (floor(x), floor(y), floor(z));
-    let (right, down, away) = (x - x0 as f32, y - y0 as f32, z - z0 as f32);
-    let near = |at: i32| at.clamp(0, last) as usize;
-    let (x0, x1) = (near(x0), near(x0 + 1));
-    let (y0, y1) = (near(y0) * edge, near(y0 + 1) * edge);
-    let (z0, z1) = (near(z0) * edge * edge, near(z0 + 1) * edge * edge);
-    let line = |row: usize| {
-        let (from, to) = (f32::from(volume[row + x0][0]), f32::from(volume[row + x1][0]));
-        from * (1.0 - right) + to * right
+    let ((x, right), (y, down), (z, away)) = (split(x), split(y), split(z));
+    let last = edge as u32 - 1;
+    let (x0, y0, z0, step) = if (x as u32) < last && (y as u32) < last && (z as u32) < last {
+        (x as usize, y as usize, z as usize, [1, edge, edge * edge])
+    } else {
+        let near = |at: i32| at.clamp(0, last as i32) as usize;
+        let step = |at: i32, step: usize| if (at as u32) < last { step } else { 0 };
+        (near(x), near(y), near(z), [step(x, 1), step(y, edge), step(z, edge * edge)])
     };
-    let near = line(z0 + y0) * (1.0 - down) + line(z0 + y1) * down;
-    let far = line(z1 + y0) * (1.0 - down) + line(z1 + y1) * down;
-    (near * (1.0 - away) + far * away) / SCALE
+    let at = (z0 * edge + y0) * edge + x0;
+    let [across, row, plane] = step;
+    // All eight are within the volume if the last one is.
+    let all = &volume[at..=at + plane + row + across];
+    let value = |off: usize| f32::from(all[off][0]);
+    let line = |off: usize| value(off) * (1.0 - right) + value(off + across) * right;
+    let near = line(0) * (1.0 - down) + line(row) * down;
+    let far = line(plane) * (1.0 - down) + line(plane + row) * down;
+    near * (1.0 - away) + far * away
 }
 
 /// The rays of a raycast.
@@ -385,7 +402,7 @@ impl Rays<'_> {
                 });
                 return (hit.map(|at| (at + 0.5) * voxel), normalized(slope).unwrap_or(nothing.1));
             }
-            if now < 0.8 {
+            if now < NEAR {
                 step = *short;
             }
             before = now;

@@ -1,14 +1,16 @@
-//! The program on the data layer: each kernel is submitted to a device, and the layer brings its inputs there.
+//! The program on the data layer: each kernel is submitted to a device, and the layer brings its inputs.
 
 use super::fusion::{Fusion, Order, Run};
 use super::host::compute;
-use super::{
-    CUDA_SOURCE, Engine, Frames, GROUPS, Image, Kernel, Launch, OPENCL_SOURCE, Size, SlamError, Stage, Value,
-};
+use super::{Engine, Frames, GROUPS, Image, Kernel, Launch, Size, SlamError, Stage, Value};
 use crate::operations::Operations;
-use crate::prepare::{Language, language};
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+use crate::prepare::Language;
+use crate::prepare::language;
 use bytemuck::cast_slice;
-use dml_arenas::launch::{self, HostLauncher};
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+use dml_arenas::launch;
+use dml_arenas::launch::HostLauncher;
 use dml_core::{Buffer, DeviceId, Items, Launcher, Pattern, Platform};
 use std::fmt;
 use std::sync::Arc;
@@ -125,14 +127,17 @@ fn built(platform: &Platform, device: DeviceId, kernel: Kernel) -> Result<Arc<dy
         let threads = platform.device_desc(device).compute_units;
         return Ok(Arc::new(HostLauncher::by_team(threads, compute(kernel))?));
     }
-    let source = match language(platform, device) {
-        Some(Language::OpenClC) => OPENCL_SOURCE,
-        Some(Language::CudaC) => CUDA_SOURCE,
-        _ => return Err(no_kernels(&platform.device_desc(device).name)),
-    };
-    // SAFETY: the kernels touch only pixels and voxels below their last arguments, in images of these sizes,
-    // and write only the buffers that the loop passes for writing.
-    Ok(unsafe { launch::kernel(platform, device, source, kernel.name()) }?)
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    if let Some(language) = language(platform, device) {
+        let source = match language {
+            Language::OpenClC => super::OPENCL_SOURCE,
+            Language::CudaC => super::CUDA_SOURCE,
+        };
+        // SAFETY: the kernels touch only pixels and voxels below their last arguments, in images of these
+        // sizes, and write only the buffers that the loop passes for writing.
+        return Ok(unsafe { launch::kernel(platform, device, source, kernel.name()) }?);
+    }
+    Err(no_kernels(&platform.device_desc(device).name))
 }
 
 /// A program after its run.

@@ -123,6 +123,16 @@ impl Pose {
         length([x, y, z]).atan2(trace - 1.0)
     }
 
+    /// Returns the rotation as a quaternion: x, y, z and w.
+    #[must_use]
+    pub fn quaternion(&self) -> [f64; 4] {
+        let [[xx, xy, xz], [yx, yy, yz], [zx, zy, zz]] = self.rotation;
+        let [x, y, z] = [[xx, yy, zz], [yy, zz, xx], [zz, xx, yy]]
+            .map(|[plus, minus, less]| (1.0 + plus - minus - less).max(0.0).sqrt() / 2.0);
+        let w = (1.0 + xx + yy + zz).max(0.0).sqrt() / 2.0;
+        [x.copysign(zy - yz), y.copysign(xz - zx), z.copysign(yx - xy), w]
+    }
+
     /// Returns the rows of the matrix, as kernels take them.
     pub(super) fn matrix(&self) -> [f32; 12] {
         matrix(&self.rotation, self.translation)
@@ -237,6 +247,14 @@ mod tests {
             let angle = length([TWIST[3], TWIST[4], TWIST[5]]) * scale;
             close(&[once.angle()], &[angle]);
         }
+    }
+
+    #[test]
+    fn quaternion_has_the_axis_and_half_the_angle() {
+        let turn = [TWIST[3], TWIST[4], TWIST[5]];
+        let (angle, [x, y, z, w]) = (length(turn), Pose::exp(TWIST).quaternion());
+        close(&[w], &[(angle / 2.0).cos()]);
+        close(&[x, y, z], &times(turn, (angle / 2.0).sin() / angle));
     }
 
     #[test]

@@ -126,19 +126,6 @@ impl Size {
         width as usize * height as usize
     }
 
-    /// Returns the mean error of the camera above which a result counts as wrong, in metres: a tenth of a
-    /// voxel, which is at least half more than runs have.
-    #[must_use]
-    pub fn most_error_m(&self) -> f64 {
-        f64::from(self.voxel()) / 10.0
-    }
-
-    /// Returns the mean error of surfaces above which a result counts as wrong, in metres: half a voxel.
-    #[must_use]
-    pub fn most_surface_error_m(&self) -> f64 {
-        f64::from(self.voxel()) / 2.0
-    }
-
     /// Returns the edge of a voxel, in metres.
     fn voxel(&self) -> f32 {
         scene::VOLUME_M as f32 / self.edge as f32
@@ -174,6 +161,7 @@ impl Kernel {
         Self::Raycast,
     ];
 
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
     const fn name(self) -> &'static str {
         match self {
             Self::ClearVolume => "clear_volume",

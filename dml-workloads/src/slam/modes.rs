@@ -1,5 +1,5 @@
-//! Table 2 of the paper: the program by hand and on the data layer, on one device, or with the tracking on the
-//! host.
+//! Table 2 of the paper: the program by hand and on the data layer, on one device, or with the tracking on
+//! the host.
 //!
 //! | mode | on OpenCL | on CUDA |
 //! |---|---|---|
@@ -44,7 +44,7 @@ impl Column {
         format!("{}{host}", self.mode.name())
     }
 
-    /// Returns the number of functions of the host among the kernels of a run, which the paper does not count.
+    /// Returns the number of functions of the host among the kernels of a run. The paper does not count them.
     fn on_host(self, run: &Run) -> u64 {
         if self.tracks_on_host { 2 * u64::from(run.iterations()) } else { 0 }
     }

@@ -529,7 +529,7 @@ pub(crate) struct ReproduceOptions {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: Option<u32>,
 
-    /// Devices to use, such as cpu,opencl:0. Default: all that the table supports; opencl:0 for table1 and slam.
+    /// Devices to use, such as cpu,opencl:0. Default: all that the table supports; table1, slam: opencl:0.
     ///
     /// table1 and slam take one OpenCL or CUDA device. single takes devices that have a hand-written form.
     #[arg(long, value_name = "A,B", value_delimiter = ',')]

@@ -37,7 +37,7 @@ struct Slam {
     pinned_bytes: Option<u64>,
     runs: u32,
     rows: Vec<Row>,
-    /// The stages where the rows ran; `None` with one device.
+    /// The last row; `None` with one device.
     pipelined: Option<Pipelined>,
     picture: Option<String>,
     trajectory: Option<String>,
@@ -71,20 +71,26 @@ struct Pipelined {
     allowed_s: f64,
     /// That time over the measured one.
     of_allowed: f64,
-    /// The time of the best device alone over the measured one.
+    /// The row whose stages promise the least time.
+    chosen: usize,
+    /// The time of the best device alone over that of the chosen row.
     speedup: f64,
 }
 
 /// Measures and prints the table.
 pub(crate) fn run(options: &SlamOptions) -> Result<(), Failure> {
     check(options)?;
-    let frames = frames(options)?;
     let machine = Machine::of(&options.machine)?;
+    let frames = frames(options)?;
     let mut measured = Measured::new(&machine, &frames)?;
     let mut result = measured.measure(options.runs)?;
     let mut unwritten = Unwritten::default();
     if let Some(path) = &options.frames_to {
         unwritten.name(path, frames.write(path).map_err(of_frames));
+    }
+    if let Some(path) = &options.way_to {
+        let way = frames.way_text().expect("generated frames have a way");
+        unwritten.name(path, output::write(path, "way", |file| file.write_all(way.as_bytes())));
     }
     if let Some(path) = &options.output {
         result.picture = unwritten.name(path, measured.picture(path));
@@ -109,6 +115,7 @@ fn check(options: &SlamOptions) -> Result<(), Failure> {
     let inputs: Vec<(&str, &Path)> = options.input.iter().map(|path| ("--input", &**path)).collect();
     let outputs = [
         ("--frames-to", &options.frames_to),
+        ("--way-to", &options.way_to),
         ("--output", &options.output),
         ("--trajectory", &options.trajectory),
         ("--trace", &options.trace),
@@ -182,12 +189,7 @@ impl<'a> Measured<'a> {
         }
         let mut measured = Self { platform, frames, rows };
         if let Some(placement) = measured.best_pair() {
-            let placed = Placed::new(platform, frames, (placement, Order::Ahead))?;
-            // Its stages contain the copies between the devices.
-            let alone = measured.rows.iter().map(|row| row.stages_s.iter().sum());
-            if allowed(placed.stages_s) < alone.fold(f64::INFINITY, f64::min) {
-                measured.rows.push(placed);
-            }
+            measured.rows.push(Placed::new(platform, frames, (placement, Order::Ahead))?);
         }
         Ok(measured)
     }
@@ -225,7 +227,11 @@ impl<'a> Measured<'a> {
         let ahead = self.rows.iter().zip(&rows).find(|(placed, _)| placed.order == Order::Ahead);
         let pipelined = ahead.map(|(_, row)| {
             let allowed_s = allowed(row.stages_s);
-            Pipelined { allowed_s, of_allowed: allowed_s / row.frame_s, speedup: best / row.frame_s }
+            let promised = self.rows.iter().enumerate().map(|(index, row)| (row.promised(), index));
+            let chosen =
+                promised.min_by(|one, other| one.0.total_cmp(&other.0)).map_or(0, |(_, index)| index);
+            let speedup = best / rows[chosen].frame_s;
+            Pipelined { allowed_s, of_allowed: allowed_s / row.frame_s, chosen, speedup }
         });
         let Size { width, height, edge, .. } = self.frames.size();
         Ok(Slam {
@@ -267,13 +273,15 @@ impl<'a> Measured<'a> {
 
     /// Compares the rows with the true way, if it is known, and with each other.
     fn check(&self, rows: &[Row]) -> Result<(), Failure> {
-        let size = self.frames.size();
+        let frames = self.frames;
         for row in rows {
             let on = &row.rest;
             let wrong = match (row.ate_mean_m, row.surface_m) {
                 (Some(_), _) if row.lost > 0 => format!("{} frames were not tracked", row.lost),
-                (Some(mean), _) if mean > size.most_error_m() => format!("the camera is off by {mean:.4} m"),
-                (Some(_), Some(off)) if off > size.most_surface_error_m() => {
+                (Some(mean), _) if mean > frames.most_error_m() => {
+                    format!("the camera is off by {mean:.4} m")
+                }
+                (Some(_), Some(off)) if off > frames.most_surface_error_m() => {
                     format!("surfaces are off by {off:.4} m")
                 }
                 (Some(_), None) => "the volume has no surface".to_owned(),
@@ -330,6 +338,14 @@ impl Placed {
         Ok(Self { placement, order, program, frame_s: Vec::new(), stages_s, surface_m, normals, last })
     }
 
+    /// Returns the time per frame that its stages promise. They contain the copies between devices.
+    fn promised(&self) -> f64 {
+        match self.order {
+            Order::OneByOne => self.stages_s.iter().sum(),
+            Order::Ahead => allowed(self.stages_s),
+        }
+    }
+
     fn run(&mut self, frames: &Frames) -> Result<(), Failure> {
         let (run, _) = self.program.run(frames, self.order).map_err(Failure::work)?;
         self.frame_s.push(run.duration.as_secs_f64() / frames.len() as f64);
@@ -364,12 +380,11 @@ fn text(result: &Slam, note: Option<&str>) -> String {
     }));
     lines.extend(table::lines(&rows));
     lines.push(String::new());
-    if let Some(Pipelined { allowed_s, of_allowed, speedup }) = &result.pipelined {
+    if let Some(Pipelined { allowed_s, of_allowed, chosen, speedup }) = &result.pipelined {
         let allowed = table::seconds(*allowed_s);
-        lines.push(format!("pipelined   {of_allowed:.2} of what the stages allow ({allowed}); {speedup:.2} of the best device alone"));
-    }
-    if result.pipelined.is_none() && result.rows.len() > 1 {
-        lines.push("pipelined   no two devices promise more than the best one alone".to_owned());
+        lines.push(format!("pipelined   {of_allowed:.2} of what the stages allow ({allowed})"));
+        let on = &rows[chosen + 1][0];
+        lines.push(format!("chosen      {on}, by the stages: {speedup:.2} of the best device alone"));
     }
     let apart = result.rows.iter().map(|row| row.apart_m).fold(0.0, f64::max);
     lines.extend(result.picture.iter().map(|path| format!("picture     {path}")));

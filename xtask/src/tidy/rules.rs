@@ -34,6 +34,8 @@ const UNSAFE_PLACES: &[&str] = &[
     "dml-core/src/memory/request.rs",
     "dml-workloads/src/by_hand/",
     "dml-workloads/src/prepare/variants.rs",
+    "dml-workloads/src/slam/hand.rs",
+    "dml-workloads/src/slam/layered.rs",
     "dml-workloads/src/table1/hand.rs",
     "dml-workloads/src/table1/layered.rs",
     "dml-workloads/tests/by_hand.rs",

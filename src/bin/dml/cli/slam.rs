@@ -9,7 +9,9 @@ pub(crate) struct SlamOptions {
     #[command(flatten)]
     pub(crate) machine: MachineOptions,
 
-    /// Size of frames and volume: tiny (160 x 120, 64 voxels), small (320 x 240, 128) or paper (640 x 480, 256).
+    /// Size of frames and volume.
+    ///
+    /// tiny: 160 x 120 pixels and 64 voxels per edge; small: 320 x 240 and 128; paper: 640 x 480 and 256.
     #[arg(long, default_value = "small", value_enum)]
     pub(crate) size: TableSize,
 
@@ -32,6 +34,10 @@ pub(crate) struct SlamOptions {
     /// Writes the frames in the raw format of SLAMBench.
     #[arg(long, value_name = "FILE")]
     pub(crate) frames_to: Option<PathBuf>,
+
+    /// Writes where the camera was in each frame, in the format of the TUM benchmark.
+    #[arg(long, value_name = "FILE", conflicts_with = "input")]
+    pub(crate) way_to: Option<PathBuf>,
 
     /// PNG picture to write: the model, as the camera sees it last.
     #[arg(long, value_name = "FILE")]

@@ -50,13 +50,13 @@ struct OfColumn {
 /// Measures and prints the table.
 pub(super) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     check_one_device(options)?;
-    let (size, count) = slam::size(options.size.unwrap_or(crate::cli::TableSize::Paper));
-    let frames = Frames::generate(size, options.frames.unwrap_or(count), SEED).map_err(Failure::usage)?;
     let name = options.devices.first().map_or(dml_workloads::table1::DEVICE, String::as_str);
     let mut columns = Columns::open(name).map_err(|error| match error {
         SlamError::NoKernels { .. } | SlamError::Discover(_) => Failure::usage(error),
         error => Failure::work(error),
     })?;
+    let (size, count) = slam::size(options.size.unwrap_or(crate::cli::TableSize::Paper));
+    let frames = Frames::generate(size, options.frames.unwrap_or(count), SEED).map_err(Failure::usage)?;
     let result = measure(options, &mut columns, &frames)?;
     let line = heading(&result, size);
     give(options, &result, || text(&result, &line), |_| markdown(&result, &line), None)
@@ -120,7 +120,7 @@ fn measure(
 fn check(column: Column, run: &Run, frames: &Frames) -> Result<(), Failure> {
     let wrong = |why: String| Failure::Work(format!("the result of {} is wrong: {why}", column.name()));
     let off = Accuracy::of(run, frames).map_or(0.0, |accuracy| accuracy.mean_m);
-    if run.lost() > 0 || off > frames.size().most_error_m() {
+    if run.lost() > 0 || off > frames.most_error_m() {
         return Err(wrong(format!(
             "{} frames were not tracked, and the camera is off by {off:.4} m",
             run.lost()
