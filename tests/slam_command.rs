@@ -87,17 +87,34 @@ fn bad_usage_is_named_and_exits_with_2() {
     for (arguments, named) in [
         (&["bench", "slam", "--input", "missing.raw"][..], "missing.raw"),
         (&["bench", "slam", "--input", "short.raw"], "short.raw end within frame 0"),
+        (&["bench", "slam", "--input", "short.raw", "--seed", "3"], "cannot be used with"),
         (&["bench", "slam", "--input", "short.raw", "--output", "short.raw"], "are one file"),
         (&["bench", "slam", "--input", "short.raw", "--way-to", "w"], "cannot be used with"),
-        (&["bench", "slam", "--frames", "0"], "0 is not in 1..=10000"),
+        (&["bench", "slam", "--frames", "0"], "0 is not in 5..=10000"),
         (&["bench", "slam", "--devices", "tpu:3"], "tpu:3"),
-        (&["reproduce", "slam", "--devices", "cpu"], "cpu"),
+        (&["reproduce", "slam", "--devices", "cpu"], "on one OpenCL or CUDA device, not cpu"),
         (&["reproduce", "slam", "--devices", "opencl:0,cpu"], "one OpenCL or CUDA device, not opencl:0, cpu"),
         (&["reproduce", "slam", "--limit", "cpu=1"], "--limit does not apply to slam"),
-        (&["reproduce", "jacobi", "--frames", "3"], "--frames does not apply to jacobi"),
+        (&["reproduce", "jacobi", "--frames", "30"], "--frames does not apply to jacobi"),
     ] {
         let output = dml(&folder, arguments);
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && told.contains(named), "{arguments:?}: {told}");
+    }
+}
+
+/// Frames without depths are lost, and too few frames are refused by name.
+#[test]
+fn frames_that_show_nothing_are_failed_work() {
+    let folder = folder("slam-blind");
+    let header = [8_u32.to_le_bytes(), 4_u32.to_le_bytes()].concat();
+    let frame = [&header[..], &[0; 64], &header, &[0; 96]].concat();
+    for (frames, code, named) in [(4, 2, "blind.raw has 4 frames"), (6, 1, "no frame was tracked")] {
+        fs::write(folder.join("blind.raw"), frame.repeat(frames)).expect("can be written");
+        let line =
+            ["bench", "slam", "--devices", "cpu", "--size", "tiny", "--runs", "1", "--input", "blind.raw"];
+        let output = dml(&folder, &line);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(code) && told.contains(named), "{frames}: {told}");
     }
 }

@@ -6,7 +6,8 @@
 #   apt-get install g++ libtoon-dev ocl-icd-opencl-dev
 #   benches/peers/slambench.sh slambench [FRAMES]
 #
-# $DML names a binary that is used instead of the one that is built. Times are per frame, without reading and
+# $DML names a binary that is used instead of the one that is built, and $OPENCL_PLATFORM the number of the
+# platform that SLAMBench uses, 0 by default. Times are per frame, without reading and
 # rendering. SLAMBench's kernel in OpenCL reads out of bounds in the first frame, for which there is no reference
 # yet; a condition is turned around in a copy, as PoCL would crash.
 set -eu

@@ -262,12 +262,13 @@ KERNEL integrate(GLOBAL short2 *restrict volume, GLOBAL const float *restrict de
     const uint y = (uint)Y % edge, z = (uint)Y / edge;
     const Vector place =
         moved(to_camera, vector(((float)X + 0.5f) * voxel, ((float)y + 0.5f) * voxel, ((float)z + 0.5f) * voxel));
-    if (place.z < 0.0001f) {
+    if (!(place.z >= 0.0001f)) {
         return;
     }
     const float right = place.x / place.z, down = place.y / place.z;
     const float column = focal_x * right + centre_x + 0.5f, row = focal_y * down + centre_y + 0.5f;
-    if (column < 0.0f || column > (float)(columns - 1) || row < 0.0f || row > (float)(rows - 1)) {
+    // Also false for a place that is no number, which must not become an index.
+    if (!(column >= 0.0f && column <= (float)(columns - 1) && row >= 0.0f && row <= (float)(rows - 1))) {
         return;
     }
     const float depth = depths[(uint)row * columns + (uint)column];

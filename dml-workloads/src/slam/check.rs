@@ -35,12 +35,17 @@ pub fn most_apart(one: &Run, other: &Run) -> f64 {
 }
 
 fn apart(one: &Pose, other: &Pose) -> f64 {
-    length(minus(one.place(), other.place()))
+    let off = length(minus(one.place(), other.place()));
+    // The greatest of several numbers leaves out what is none.
+    if off.is_nan() { f64::INFINITY } else { off }
 }
 
 /// Returns the mean distance of the surfaces of a volume to those of the generated room, in metres, and their
 /// number; `None` if the volume has none. A surface is where the distance changes its sign between two voxels
 /// along an axis, both of which were seen at least twice.
+///
+/// # Panics
+/// If the volume has fewer voxels than its size says.
 #[must_use]
 pub fn surface_error(volume: &[[i16; 2]], size: &Size) -> Option<(f64, usize)> {
     let edge = size.edge as usize;

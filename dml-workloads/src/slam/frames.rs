@@ -40,7 +40,7 @@ pub enum FramesError {
         /// The cause.
         source: io::Error,
     },
-    /// The file ends within a frame, or has none.
+    /// The file ends within a frame.
     #[error("the frames {path} end within frame {frame}", path = path.display())]
     Truncated {
         /// The file.
@@ -62,6 +62,20 @@ pub enum FramesError {
         found: [u32; 2],
         /// Those of the frames before it.
         expected: [u32; 2],
+    },
+    /// The file has no frames, or none were asked for.
+    #[error("no frames were read from {path}", path = path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The frames of a file cannot be used.
+    #[error("{path}: {cause}", path = path.display())]
+    Unfit {
+        /// The file.
+        path: PathBuf,
+        /// [`FramesError::Shape`] or [`FramesError::Volume`].
+        cause: Box<Self>,
     },
     /// The pyramid cannot be made of frames of this size.
     #[error(
@@ -121,7 +135,8 @@ impl Frames {
             }
             let [width, height] = found;
             let size = Size { width, height, edge };
-            checked(size)?;
+            checked(size)
+                .map_err(|cause| FramesError::Unfit { path: path.to_owned(), cause: cause.into() })?;
             let mut depths = vec![0_u16; size.pixels(0)];
             file.read_exact(bytemuck::cast_slice_mut(&mut depths)).map_err(truncated)?;
             depths.iter_mut().for_each(|depth| *depth = u16::from_le(*depth));
@@ -137,7 +152,7 @@ impl Frames {
             }
             frames.get_or_insert(Self { size, depths: Vec::new(), way: None }).depths.push(depths);
         }
-        frames.ok_or_else(|| FramesError::Truncated { path: path.to_owned(), frame: 0 })
+        frames.ok_or_else(|| FramesError::Empty { path: path.to_owned() })
     }
 
     /// Writes the frames, with the depths as a grey picture. Replaces an existing file once all is written.
@@ -185,6 +200,14 @@ impl Frames {
     #[must_use]
     pub fn most_surface_error_m(&self) -> f64 {
         f64::from(self.size.voxel()) / 2.0
+    }
+
+    /// Returns the first frames, at most `count`.
+    #[must_use]
+    pub fn first(&self, count: usize) -> Self {
+        let count = count.min(self.len());
+        let way = self.way.as_ref().map(|way| way[..count].to_vec());
+        Self { size: self.size, depths: self.depths[..count].to_vec(), way }
     }
 
     /// Returns the size of the frames and the volume.

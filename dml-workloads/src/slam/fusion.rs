@@ -118,17 +118,17 @@ impl<'a, E: Engine> Fusion<'a, E> {
         Ok(Run { seen, duration: begun.elapsed(), operations: fusion.engine.operations() })
     }
 
-    /// Measures the stages of frames apart, each from an idle engine: of the first `count` frames that are
-    /// tracked, or of all if there are fewer. Returns their times by frame.
+    /// Measures the stages of the first `count` frames apart, each from an idle engine. Returns their times
+    /// by frame.
     pub(super) fn stages(
         engine: &'a mut E,
         frames: &Frames,
         count: usize,
     ) -> Result<Vec<[Duration; 3]>, SlamError> {
         let mut fusion = Self::new(engine, frames.size())?;
-        let first = (FIRST as usize).min(frames.len().saturating_sub(count));
+        let count = count.min(frames.len());
         let mut times = Vec::with_capacity(count);
-        for frame in 0..frames.len().min(first + count) {
+        for frame in 0..count {
             let set = frame % Image::SETS;
             fusion.engine.finish()?;
             let times_of = Stage::ALL.map(|stage| {
@@ -144,7 +144,7 @@ impl<'a, E: Engine> Fusion<'a, E> {
             let [preprocess, track, model] = times_of;
             times.push([preprocess?, track?, model?]);
         }
-        Ok(times.split_off(first))
+        Ok(times)
     }
 
     /// Sends a frame, and makes depths, vertices and normals of it at all levels.

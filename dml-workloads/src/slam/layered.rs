@@ -91,8 +91,8 @@ impl Layered {
         Ok((run, Finished { running, size: frames.size() }))
     }
 
-    /// Measures the stages of frames apart, each from idle devices: of the first `count` frames that are
-    /// tracked, or of all if there are fewer. Returns their times by frame.
+    /// Measures the stages of the first `count` frames apart, each from idle devices. Returns their times by
+    /// frame. The first [`FIRST`](super::FIRST) frames are not tracked.
     ///
     /// # Errors
     /// [`SlamError`].
@@ -160,7 +160,7 @@ impl Finished<'_> {
     /// Returns the normals that the last raycast has seen. The first component is -2 where there is none.
     ///
     /// # Errors
-    /// [`SlamError::Acquire`].
+    /// [`SlamError::Acquire`], also after fewer than [`FIRST`](super::FIRST) frames, which have no raycast.
     pub fn normals(&mut self) -> Result<Vec<[f32; 3]>, SlamError> {
         Ok(cast_slice(&self.running.contents(Image::ReferenceNormals)?).to_vec())
     }

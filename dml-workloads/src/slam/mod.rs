@@ -83,8 +83,8 @@ const MU_M: f32 = 0.1;
 const MOST_WEIGHT: f32 = 100.0;
 /// The planes between which surfaces are seen, in metres.
 const PLANES_M: [f32; 2] = [0.4, 4.0];
-/// Number of first frames that are integrated where the camera starts.
-const FIRST: u32 = 4;
+/// Number of first frames that are integrated where the camera starts, without tracking.
+pub const FIRST: u32 = 4;
 /// Every how many frames the volume changes.
 const INTEGRATE_EVERY: u32 = 2;
 /// Groups of a reduction, sums of a group, and work-items of a group.

@@ -520,7 +520,7 @@ pub(crate) struct ReproduceOptions {
     pub(crate) size: Option<TableSize>,
 
     /// Number of frames of slam. Default: 20 for tiny, 50 for small, 100 for paper; the paper has 880.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(5..=10_000))]
     pub(crate) frames: Option<u32>,
 
     /// Number of measured rounds, after one warm-up round. Default: 9 for coexec, 5 for slam, otherwise 12.

@@ -12,8 +12,8 @@ use dml::timeline::Trace;
 use dml::{DeviceId, Platform};
 use dml_workloads::picture::Picture;
 use dml_workloads::slam::{
-    Accuracy, Frames, FramesError, Layered, Order, PAPER, Placement, Run, SMALL, Size, TINY, most_apart,
-    shaded, surface_error, trajectory_svg,
+    Accuracy, FIRST, Frames, FramesError, Layered, Order, PAPER, Placement, Run, SMALL, Size, TINY,
+    most_apart, shaded, surface_error, trajectory_svg,
 };
 use serde::Serialize;
 use std::path::Path;
@@ -23,9 +23,11 @@ use std::time::Duration;
 /// orders, and the volume remembers that.
 const MOST_APART_M: f64 = 0.001;
 /// Number of frames whose stages are measured.
-const STAGED: usize = 16;
+const STAGED: usize = FIRST as usize + 16;
+/// Number of frames of a file that are too few.
+const FIRST_LEN: usize = FIRST as usize;
 /// Number of frames of a trace.
-const TRACED: u32 = 12;
+const TRACED: usize = 12;
 
 /// The output of `dml bench slam --json`.
 #[derive(Debug, Serialize)]
@@ -60,7 +62,7 @@ struct Row {
     surface_m: Option<f64>,
     /// The largest distance to the camera of the first row.
     apart_m: f64,
-    /// Medians of the stages alone: preprocess, track, model.
+    /// Means of the stages alone: preprocess, track, model.
     stages_s: [f64; 3],
 }
 
@@ -82,6 +84,13 @@ pub(crate) fn run(options: &SlamOptions) -> Result<(), Failure> {
     check(options)?;
     let machine = Machine::of(&options.machine)?;
     let frames = frames(options)?;
+    if let (Some(path), 0..=FIRST_LEN) = (&options.input, frames.len()) {
+        let (path, count) = (path.display(), frames.len());
+        return Err(Failure::Usage(format!(
+            "{path} has {count} frames: slam tracks from the {}th",
+            FIRST + 1
+        )));
+    }
     let mut measured = Measured::new(&machine, &frames)?;
     let mut result = measured.measure(options.runs)?;
     let mut unwritten = Unwritten::default();
@@ -101,7 +110,7 @@ pub(crate) fn run(options: &SlamOptions) -> Result<(), Failure> {
         result.trajectory = unwritten.name(path, written);
     }
     let files = timeline::Files { trace: options.trace.as_deref(), html: options.html.as_deref() };
-    [result.trace, result.html] = files.write(&mut unwritten, || measured.traced(options));
+    [result.trace, result.html] = files.write(&mut unwritten, || measured.traced());
     if options.json {
         json::print(&result)?;
     } else {
@@ -253,7 +262,8 @@ impl<'a> Measured<'a> {
     fn row(&self, placed: &Placed) -> Row {
         let name = |device: DeviceId| self.platform.device_desc(device).name.to_string();
         let accuracy = Accuracy::of(&placed.last, self.frames);
-        let latencies: Vec<f64> = placed.last.seen.iter().map(|seen| seen.latency.as_secs_f64()).collect();
+        let tracked = placed.last.seen.iter().filter(|seen| seen.is_tracked.is_some());
+        let latencies: Vec<f64> = tracked.map(|seen| seen.latency.as_secs_f64()).collect();
         let frame_s = median(&placed.frame_s);
         Row {
             preprocess: name(placed.placement.preprocess),
@@ -277,6 +287,7 @@ impl<'a> Measured<'a> {
         for row in rows {
             let on = &row.rest;
             let wrong = match (row.ate_mean_m, row.surface_m) {
+                _ if row.lost == frames.len() - FIRST as usize => "no frame was tracked".to_owned(),
                 (Some(_), _) if row.lost > 0 => format!("{} frames were not tracked", row.lost),
                 (Some(mean), _) if mean > frames.most_error_m() => {
                     format!("the camera is off by {mean:.4} m")
@@ -302,17 +313,12 @@ impl<'a> Measured<'a> {
     }
 
     /// Runs some frames on all devices, and returns what these did.
-    fn traced(&mut self, options: &SlamOptions) -> Result<Trace, Failure> {
-        let size = self.frames.size();
-        let frames = match &options.input {
-            Some(path) => Frames::read(path, size.edge, TRACED),
-            None => Frames::generate(size, TRACED, options.seed),
-        };
-        let frames = frames.map_err(of_frames)?;
+    fn traced(&mut self) -> Result<Trace, Failure> {
+        let frames = self.frames.first(TRACED);
         let row = self.rows.last_mut().expect("there is a row");
         let recording = Trace::record(self.platform);
         row.program.run(&frames, row.order).map_err(Failure::work)?;
-        Ok(recording.finish_submissions(&format!("slam, {TRACED} frames")))
+        Ok(recording.finish_submissions(&format!("slam, {} frames", frames.len())))
     }
 }
 
@@ -328,13 +334,19 @@ impl Placed {
         let normals = finished.normals().map_err(Failure::work)?;
         drop(finished);
         let times = program.stages(frames, STAGED).map_err(Failure::work)?;
-        let count = times.len().max(1) as f64;
+        // Frames that are not tracked count as often as in a run.
+        let (first, tracked) = times.split_at(times.len().min(FIRST as usize));
         let mean = |stage: usize| {
-            let times = times.iter().map(|times: &[Duration; 3]| times[stage].as_secs_f64());
-            times.sum::<f64>() / count
+            let mean = |times: &[[Duration; 3]]| {
+                let sum: Duration = times.iter().map(|times| times[stage]).sum();
+                sum.as_secs_f64() / times.len().max(1) as f64
+            };
+            let part = first.len() as f64 / frames.len().max(1) as f64;
+            part * mean(first) + (1.0 - part) * mean(tracked)
         };
         let stages_s = [mean(0), mean(1), mean(2)];
-        let surface_m = surface.map(|(off, _)| off);
+        // Another room has other surfaces.
+        let surface_m = surface.filter(|_| frames.way().is_some()).map(|(off, _)| off);
         Ok(Self { placement, order, program, frame_s: Vec::new(), stages_s, surface_m, normals, last })
     }
 
@@ -392,8 +404,8 @@ fn text(result: &Slam, note: Option<&str>) -> String {
     lines.extend(result.trace.iter().map(|path| format!("trace       {path}")));
     lines.extend(result.html.iter().map(|path| format!("timeline    {path}")));
     let truth = match result.rows[0].ate_mean_m {
-        Some(_) => "camera and surfaces are where they were; ",
-        None => "",
+        Some(_) => "camera and surfaces are where they were; ".to_owned(),
+        None => format!("{} frames were not tracked; ", result.rows[0].lost),
     };
     lines.push(format!("verified    {truth}devices agree within {:.3} mm", apart * 1e3));
     lines.push(String::new());

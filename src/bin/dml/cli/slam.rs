@@ -15,19 +15,23 @@ pub(crate) struct SlamOptions {
     #[arg(long, default_value = "small", value_enum)]
     pub(crate) size: TableSize,
 
-    /// Number of frames. Default: 20 for tiny, 50 for small, 100 for paper.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Number of frames, also of those of a file. Default: 20 for tiny, 50 for small, 100 for paper.
+    ///
+    /// The first four are not tracked, as there is nothing to track them against.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(5..=10_000))]
     pub(crate) frames: Option<u32>,
 
     /// Seed of the noise of generated frames.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, conflicts_with = "input")]
     pub(crate) seed: u64,
 
     /// Number of measured rounds, after one warm-up round.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: u32,
 
-    /// Frames to read instead, in the raw format of SLAMBench. Their size replaces that of --size.
+    /// Frames to read instead, in the raw format of SLAMBench, as many as --frames says.
+    ///
+    /// They have their own size; the volume has that of --size.
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
 

@@ -6,8 +6,8 @@ use crate::cli::ReproduceOptions;
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::{chain::median, slam, table};
-use dml_workloads::operations::Operations;
 use dml_workloads::slam::{Accuracy, Column, Columns, Frames, Run, Size, SlamError};
+use dml_workloads::table1::Mode;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -43,8 +43,6 @@ struct OfColumn {
     operations: BTreeMap<&'static str, u64>,
     /// The median of the times over those by hand in the same round, the least and the greatest.
     over_hand: [f64; 3],
-    #[serde(skip)]
-    calls: [Operations; 2],
 }
 
 /// Measures and prints the table.
@@ -52,7 +50,10 @@ pub(super) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     check_one_device(options)?;
     let name = options.devices.first().map_or(dml_workloads::table1::DEVICE, String::as_str);
     let mut columns = Columns::open(name).map_err(|error| match error {
-        SlamError::NoKernels { .. } | SlamError::Discover(_) => Failure::usage(error),
+        SlamError::NoKernels { device } => {
+            Failure::Usage(format!("slam compares programs on one OpenCL or CUDA device, not {device}"))
+        }
+        SlamError::Discover(_) => Failure::usage(error),
         error => Failure::work(error),
     })?;
     let (size, count) = slam::size(options.size.unwrap_or(crate::cli::TableSize::Paper));
@@ -87,18 +88,17 @@ fn measure(
     let seconds = |runs: &[Run]| runs.iter().map(|run| run.duration.as_secs_f64()).collect::<Vec<_>>();
     let hand = seconds(&timed[0]);
     let of_column = |(column, runs): (&Column, &Vec<Run>)| {
-        let (published_s, published) = column.published();
+        let (published_s, _) = column.published();
         let seconds = seconds(runs);
         let mut ratios: Vec<f64> = seconds.iter().zip(&hand).map(|(time, hand)| time / hand).collect();
         ratios.sort_by(f64::total_cmp);
         OfColumn {
             column: column.name(),
             published_s,
-            published: operations_of_json(&published),
+            published: published_calls(*column),
             seconds: median(&seconds),
             operations: operations_of_json(&runs[0].operations),
             over_hand: [median(&ratios), ratios[0], ratios[ratios.len() - 1]],
-            calls: [published, runs[0].operations],
         }
     };
     let accuracy = Accuracy::of(&timed[0][0], frames);
@@ -114,6 +114,15 @@ fn measure(
         published_frames: PUBLISHED_FRAMES,
         columns: all.iter().zip(&timed).map(of_column).collect(),
     })
+}
+
+/// Returns the paper's calls. It does not count the storage of the program by hand.
+fn published_calls(column: Column) -> BTreeMap<&'static str, u64> {
+    let mut calls = operations_of_json(&column.published().1);
+    if column.mode == Mode::Hand {
+        calls.retain(|name, _| !["alloc", "bind", "copy"].contains(name));
+    }
+    calls
 }
 
 /// Compares a run with the true way of the camera, and its calls with their formulas.
@@ -144,25 +153,20 @@ fn heading(result: &Reproduced, size: Size) -> String {
 
 /// Returns the cells of the table, after a line of column names.
 fn cells(result: &Reproduced) -> Vec<Vec<String>> {
-    type Count = fn(&Operations) -> u64;
-    let calls: [(&str, Count); 8] = [
-        ("map", |calls| calls.map),
-        ("unmap", |calls| calls.unmap),
-        ("read", |calls| calls.read),
-        ("write", |calls| calls.write),
-        ("memcpy", |calls| calls.copy),
-        ("kernel", |calls| calls.kernel),
-        ("alloc", |calls| calls.alloc),
-        ("bind", |calls| calls.bind),
-    ];
+    const CALLS: [&str; 8] = ["map", "unmap", "read", "write", "copy", "kernel", "alloc", "bind"];
+
     let columns = || result.columns.iter();
     let row = |name: &str, paper: &dyn Fn(&OfColumn) -> String, here: &dyn Fn(&OfColumn) -> String| {
         std::iter::once(name.to_owned()).chain(columns().map(paper)).chain(columns().map(here)).collect()
     };
     let mut lines: Vec<Vec<String>> =
         vec![row("call", &|of| format!("paper {}", of.column), &|of| of.column.clone())];
-    for (name, count) in calls {
-        lines.push(row(name, &|of| count(&of.calls[0]).to_string(), &|of| count(&of.calls[1]).to_string()));
+    let count = |calls: &BTreeMap<&str, u64>, name: &str| {
+        calls.get(name).map_or_else(|| "-".to_owned(), ToString::to_string)
+    };
+    for name in CALLS {
+        let shown = if name == "copy" { "memcpy" } else { name };
+        lines.push(row(shown, &|of| count(&of.published, name), &|of| count(&of.operations, name)));
     }
     let hand = result.columns[0].published_s;
     lines.push(row("time", &|of| table::seconds(of.published_s), &|of| table::seconds(of.seconds)));
