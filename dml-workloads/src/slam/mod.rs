@@ -8,7 +8,7 @@
 //!            depth2vertex x 3      of the host
 //!            vertex2normal x 3
 //! ```
-//! The loop is written once, over an [`Engine`]: straight calls of OpenCL or CUDA (`hand`), or buffers and
+//! The loop is written once, over an `Engine`: straight calls of OpenCL or CUDA (`hand`), or buffers and
 //! submissions of the data layer on any devices (`layered`).
 //!
 //! # Shape and units
