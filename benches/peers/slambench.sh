@@ -7,9 +7,9 @@
 #   benches/peers/slambench.sh slambench [FRAMES]
 #
 # $DML names a binary that is used instead of the one that is built, and $OPENCL_PLATFORM the number of the
-# platform that SLAMBench uses, 0 by default. Times are per frame, without reading and
-# rendering. SLAMBench's kernel in OpenCL reads out of bounds in the first frame, for which there is no reference
-# yet; a condition is turned around in a copy, as PoCL would crash.
+# platform that SLAMBench uses, 0 by default. Times are per frame, without reading and rendering. SLAMBench's
+# kernel in OpenCL reads out of bounds in the first frame, for which there is no reference yet; a condition is
+# turned around in a copy, as PoCL would crash.
 set -eu
 slambench=${1:?the folder of SLAMBench}/kfusion
 frames=${2:-100}
