@@ -1,15 +1,15 @@
 #!/bin/sh
-# Times KinectFusion of SLAMBench 1 (OpenMP and OpenCL) beside `dml bench slam`, on the same frames, and compares
-# both with the true way of the camera. What is not there is left out, with a note.
+# Times KinectFusion of SLAMBench 1 (OpenMP and OpenCL) beside `dml bench slam`, on the same frames, and
+# compares both with the true way of the camera. What is not there is left out, with a note.
 #
 #   git clone https://github.com/pamela-project/slambench
 #   apt-get install g++ libtoon-dev ocl-icd-opencl-dev
 #   benches/peers/slambench.sh slambench [FRAMES]
 #
 # $DML names a binary that is used instead of the one that is built, and $OPENCL_PLATFORM the number of the
-# platform that SLAMBench uses, 0 by default. Times are per frame, without reading and rendering. SLAMBench's
-# kernel in OpenCL reads out of bounds in the first frame, for which there is no reference yet; a condition is
-# turned around in a copy, as PoCL would crash.
+# platform that SLAMBench uses, 0 by default. Times are per frame, without reading and rendering. Without a
+# reference, SLAMBench's OpenCL kernel reads out of bounds in the first frame, and PoCL crashes. So one
+# condition is negated in a copy.
 set -eu
 slambench=${1:?the folder of SLAMBench}/kfusion
 frames=${2:-100}

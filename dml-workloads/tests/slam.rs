@@ -45,7 +45,7 @@ fn on_host(frames: &Frames, order: Order) -> Run {
 fn host_finds_the_way_and_the_room() {
     let (frames, platform) = (frames(), host());
     let mut program = Layered::new(&platform, Placement::on(platform.host().unwrap())).unwrap();
-    let (run, mut finished) = program.run(&frames, Order::OneByOne).unwrap();
+    let (run, finished) = program.run(&frames, Order::OneByOne).unwrap();
     expect_found(&run, &frames);
     let (off, surfaces) = surface_error(&finished.volume().unwrap(), &finished.size()).unwrap();
     assert!(off <= frames.most_surface_error_m() && surfaces > 1000, "{off} {surfaces}");

@@ -5,11 +5,11 @@
 //!                                ├─▶ Frames ─write─▶ file, which SLAMBench reads too
 //!   read(file, edge) ────────────┘
 //! ```
-//! The file has for each frame: columns and rows, 32 bits each; depths in millimetres, 16 bits; columns and
-//! rows again; and a picture, three bytes for each pixel. All numbers are little-endian.
+//! The file has for each frame columns and rows (32 bits each), depths in millimetres (16 bits), columns and
+//! rows again, and a picture of three bytes per pixel. All numbers are little-endian.
 
 use super::math::{Pose, length, minus};
-use super::{Camera, Size, scene};
+use super::{Size, scene};
 use crate::random;
 use dml_arenas::files;
 use std::fs::File;
@@ -175,8 +175,10 @@ impl Frames {
         written.map_err(|source| FramesError::Access { path: path.to_owned(), source })
     }
 
-    /// Returns where the camera was, if that is known, in the format of the TUM benchmark: for each frame its
-    /// number, three coordinates in metres, and a quaternion, its real part last.
+    /// Returns where the camera was, if that is known, in the format of the TUM benchmark.
+    ///
+    /// A line has the number of the frame, three coordinates in metres, and a quaternion. Its real part is
+    /// last.
     #[must_use]
     pub fn way_text(&self) -> Option<String> {
         let line = |(frame, pose): (usize, &Pose)| {
@@ -241,12 +243,6 @@ impl Frames {
     #[must_use]
     pub fn way(&self) -> Option<&[Pose]> {
         self.way.as_deref()
-    }
-
-    /// Returns the camera.
-    #[must_use]
-    pub fn camera(&self) -> Camera {
-        self.size.camera()
     }
 }
 

@@ -124,10 +124,6 @@ impl<D: Device> Engine for Queued<'_, D> {
         Ok(self.built.device.finish()?)
     }
 
-    fn contents(&mut self, image: Image) -> Result<Vec<u8>, SlamError> {
-        unreachable!("no check reads {image:?} of a program by hand")
-    }
-
     fn operations(&self) -> Operations {
         self.built.device.calls().get().into()
     }

@@ -153,7 +153,7 @@ impl Finished<'_> {
     ///
     /// # Errors
     /// [`SlamError::Acquire`].
-    pub fn volume(&mut self) -> Result<Vec<[i16; 2]>, SlamError> {
+    pub fn volume(&self) -> Result<Vec<[i16; 2]>, SlamError> {
         Ok(cast_slice(&self.running.contents(Image::Volume)?).to_vec())
     }
 
@@ -161,7 +161,7 @@ impl Finished<'_> {
     ///
     /// # Errors
     /// [`SlamError::Acquire`], also after fewer than [`FIRST`](super::FIRST) frames, which have no raycast.
-    pub fn normals(&mut self) -> Result<Vec<[f32; 3]>, SlamError> {
+    pub fn normals(&self) -> Result<Vec<[f32; 3]>, SlamError> {
         Ok(cast_slice(&self.running.contents(Image::ReferenceNormals)?).to_vec())
     }
 
@@ -177,6 +177,13 @@ impl Finished<'_> {
 struct Running<'a> {
     program: &'a Layered,
     buffers: Vec<Buffer<u8>>,
+}
+
+impl Running<'_> {
+    /// Returns the contents of a buffer.
+    fn contents(&self, image: Image) -> Result<Vec<u8>, SlamError> {
+        Ok(self.buffers[image.index()].read()?.to_vec())
+    }
 }
 
 impl Engine for Running<'_> {
@@ -218,10 +225,6 @@ impl Engine for Running<'_> {
     fn finish(&mut self) -> Result<(), SlamError> {
         let Placement { preprocess, track, model } = self.program.placement;
         Ok([preprocess, track, model].iter().try_for_each(|device| self.program.platform.settle(*device))?)
-    }
-
-    fn contents(&mut self, image: Image) -> Result<Vec<u8>, SlamError> {
-        Ok(self.buffers[image.index()].read()?.to_vec())
     }
 
     fn operations(&self) -> Operations {

@@ -115,8 +115,8 @@ impl Pose {
     }
 
     /// Returns the angle of the rotation, in radians.
-    #[must_use]
-    pub fn angle(&self) -> f64 {
+    #[cfg(test)]
+    pub(super) fn angle(&self) -> f64 {
         let [x, y, z] = [[2, 1], [0, 2], [1, 0]]
             .map(|[row, column]| self.rotation[row][column] - self.rotation[column][row]);
         let trace = self.rotation[0][0] + self.rotation[1][1] + self.rotation[2][2];
@@ -182,8 +182,10 @@ impl Camera {
 /// [`Pose::exp`] takes it. Returns zeros if the pixels do not determine it.
 ///
 /// # Shape and units
-/// Element 0 is the squared error, 1 to 6 are the products of the error and the derivatives, 7 to 27 the
-/// upper triangle of the products of derivatives by rows, and 28 is the number of pixels.
+/// - 0: the squared error.
+/// - 1 to 6: the products of the error and the derivatives.
+/// - 7 to 27: the upper triangle of the products of derivatives, by rows.
+/// - 28: the number of pixels.
 pub(super) fn solve(sums: &[f64; 32]) -> [f64; 6] {
     // The upper triangle has 6 elements in its first row, 5 in the next, and so on.
     let product = |row: usize, column: usize| sums[7 + row * (13 - row) / 2 + column - row];

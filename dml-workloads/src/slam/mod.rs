@@ -300,8 +300,6 @@ trait Engine {
     fn sums(&mut self) -> Result<[f32; GROUPS[0] * GROUPS[1]], SlamError>;
     /// Waits for all launches.
     fn finish(&mut self) -> Result<(), SlamError>;
-    /// Returns the contents of a buffer.
-    fn contents(&mut self, image: Image) -> Result<Vec<u8>, SlamError>;
     /// Returns the number of calls so far.
     fn operations(&self) -> Operations;
 }

@@ -12,11 +12,8 @@
 use super::{Frames, Hand, Layered, Order, Placement, Run, SlamError};
 use crate::operations::Operations;
 use crate::table1::{Framework, Mode};
-use dml_arenas::{Discover, DiscoverOptions, Mechanisms, Sharing};
+use dml_arenas::{Discover, DiscoverOptions};
 use dml_core::Platform;
-
-/// Maximum page-locked memory, in bytes: more than a run needs.
-const PINNED_BYTES: u64 = 1 << 30;
 
 /// A column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +46,10 @@ impl Column {
         if self.tracks_on_host { 2 * u64::from(run.iterations()) } else { 0 }
     }
 
-    /// Returns the number of kernels that a run launches on the device: those of the preprocessing, two for
-    /// each iteration unless the host tracks, integrations, raycasts, and the one that clears the volume.
+    /// Returns the number of kernels that a run launches on the device.
+    ///
+    /// They are those of the preprocessing, two for each iteration unless the host tracks, integrations,
+    /// raycasts, and the one that clears the volume.
     ///
     /// # Source
     /// Table 2 has 10,120 kernels without those of the iterations, and 34,252 with 12,066 iterations, for 880
@@ -63,8 +62,10 @@ impl Column {
         10 * frames + iterations + integrated + frames.saturating_sub(3) + 1
     }
 
-    /// Returns the number of transfers between host and device: every frame, and the sums of every iteration
-    /// or, if the host tracks, the vertices and normals of all levels and of the reference.
+    /// Returns the number of transfers between host and device.
+    ///
+    /// Every frame goes to the device. The sums of every iteration come back or, if the host tracks, the
+    /// vertices and normals of all levels and of the reference.
     #[must_use]
     pub fn expected_transfers(self, run: &Run) -> u64 {
         let tracked = run.seen.iter().filter(|seen| seen.is_tracked.is_some()).count() as u64;
@@ -104,17 +105,10 @@ impl Columns {
     pub fn open(device: &str) -> Result<Self, SlamError> {
         let framework =
             Framework::of(device).ok_or_else(|| SlamError::NoKernels { device: device.to_owned() })?;
-        let options = DiscoverOptions::default().only([device]).offload(0);
-        let (noopt, opt) = match framework {
-            Framework::OpenCl => {
-                (options.clone().mechanisms(Mechanisms::Mapped), options.sharing(Sharing::bound(device)))
-            }
-            Framework::Cuda => {
-                let sharing = Sharing::page_locked(PINNED_BYTES).allow_binding(device);
-                (options.clone(), options.sharing(sharing))
-            }
+        let [noopt, opt] = framework.options(device);
+        let platform = |options: &DiscoverOptions| {
+            Ok::<_, SlamError>(Platform::builder().discover_with(options)?.build()?)
         };
-        let platform = |options| Ok::<_, SlamError>(Platform::builder().discover_with(options)?.build()?);
         let [noopt, opt] = [platform(&noopt)?, platform(&opt)?];
         let layered = |platform: &Platform| {
             let place = Placement::on(platform.device(device)?);

@@ -160,6 +160,20 @@ impl Framework {
         }
     }
 
+    /// Returns the options of the platforms of [`Mode::Noopt`] and [`Mode::Opt`], with this device alone.
+    pub(crate) fn options(self, device: &str) -> [DiscoverOptions; 2] {
+        let options = DiscoverOptions::default().only([device]).offload(0);
+        match self {
+            Self::OpenCl => {
+                [options.clone().mechanisms(Mechanisms::Mapped), options.sharing(Sharing::bound(device))]
+            }
+            Self::Cuda => {
+                let sharing = Sharing::page_locked(PINNED_BYTES).allow_binding(device);
+                [options.clone(), options.sharing(sharing)]
+            }
+        }
+    }
+
     /// Returns the framework of a device by the device's name.
     pub(crate) fn of(device: &str) -> Option<Self> {
         let (kind, number) = device.split_once(':')?;
@@ -458,16 +472,7 @@ impl Bench {
         let no_program = || Table1Error::NoProgram { device: device.to_owned() };
         let framework = Framework::of(device).ok_or_else(no_program)?;
         Team::start_global()?;
-        let options = DiscoverOptions::default().only([device]).offload(0);
-        let (noopt, opt) = match framework {
-            Framework::OpenCl => {
-                (options.clone().mechanisms(Mechanisms::Mapped), options.sharing(Sharing::bound(device)))
-            }
-            Framework::Cuda => {
-                let sharing = Sharing::page_locked(PINNED_BYTES).allow_binding(device);
-                (options.clone(), options.sharing(sharing))
-            }
-        };
+        let [noopt, opt] = framework.options(device);
         let kernels = match framework {
             Framework::OpenCl => row.kernels(),
             #[cfg(feature = "cuda")]

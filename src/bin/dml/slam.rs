@@ -12,8 +12,8 @@ use dml::timeline::Trace;
 use dml::{DeviceId, Platform};
 use dml_workloads::picture::Picture;
 use dml_workloads::slam::{
-    Accuracy, FIRST, Frames, FramesError, Layered, Order, PAPER, Placement, Run, SMALL, Size, TINY,
-    most_apart, shaded, surface_error, trajectory_svg,
+    Accuracy, FIRST, Frames, Layered, Order, PAPER, Placement, Run, SMALL, Size, TINY, most_apart, shaded,
+    surface_error, trajectory_svg,
 };
 use serde::Serialize;
 use std::path::Path;
@@ -24,8 +24,6 @@ use std::time::Duration;
 const MOST_APART_M: f64 = 0.001;
 /// Number of frames whose stages are measured.
 const STAGED: usize = FIRST as usize + 16;
-/// Number of frames of a file that are too few.
-const FIRST_LEN: usize = FIRST as usize;
 /// Number of frames of a trace.
 const TRACED: usize = 12;
 
@@ -84,7 +82,9 @@ pub(crate) fn run(options: &SlamOptions) -> Result<(), Failure> {
     check(options)?;
     let machine = Machine::of(&options.machine)?;
     let frames = frames(options)?;
-    if let (Some(path), 0..=FIRST_LEN) = (&options.input, frames.len()) {
+    if let Some(path) = &options.input
+        && frames.len() <= FIRST as usize
+    {
         let (path, count) = (path.display(), frames.len());
         return Err(Failure::Usage(format!(
             "{path} has {count} frames: slam tracks from the {}th",
@@ -95,7 +95,7 @@ pub(crate) fn run(options: &SlamOptions) -> Result<(), Failure> {
     let mut result = measured.measure(options.runs)?;
     let mut unwritten = Unwritten::default();
     if let Some(path) = &options.frames_to {
-        unwritten.name(path, frames.write(path).map_err(of_frames));
+        unwritten.name(path, frames.write(path).map_err(Failure::usage));
     }
     if let Some(path) = &options.way_to {
         let way = frames.way_text().expect("generated frames have a way");
@@ -150,12 +150,7 @@ fn frames(options: &SlamOptions) -> Result<Frames, Failure> {
         Some(path) => Frames::read(path, size.edge, options.frames.unwrap_or(count)),
         None => Frames::generate(size, options.frames.unwrap_or(count), options.seed),
     }
-    .map_err(of_frames)
-}
-
-/// Converts an error. Files that cannot be read are wrong usage.
-fn of_frames(error: FramesError) -> Failure {
-    Failure::usage(error)
+    .map_err(Failure::usage)
 }
 
 /// Returns the time per frame that stages allow, if the first one is on another device than the others.
@@ -329,7 +324,7 @@ impl Placed {
         (placement, order): (Placement, Order),
     ) -> Result<Self, Failure> {
         let mut program = Layered::new(platform, placement).map_err(Failure::work)?;
-        let (last, mut finished) = program.run(frames, order).map_err(Failure::work)?;
+        let (last, finished) = program.run(frames, order).map_err(Failure::work)?;
         let surface = surface_error(&finished.volume().map_err(Failure::work)?, &frames.size());
         let normals = finished.normals().map_err(Failure::work)?;
         drop(finished);
