@@ -231,3 +231,86 @@ impl Engine for Running<'_> {
         Operations::of(&self.program.platform)
     }
 }
+
+#[cfg(all(test, feature = "opencl"))]
+mod tests {
+    use super::super::TINY;
+    use super::*;
+    use dml_arenas::{Discover, DiscoverOptions};
+
+    /// Part of the root of a component's mean square by which an element may differ.
+    const NEAR: f64 = 0.05;
+    /// Part of the elements that may differ more: pixels at the edge of a decision.
+    const FAR: f64 = 0.01;
+
+    /// Returns the contents of all images after six frames, of which two are tracked; `None` without the
+    /// device.
+    fn images(device: &str) -> Option<Vec<(Image, Vec<u8>)>> {
+        let options = DiscoverOptions::default().only([device]).offload(0);
+        let builder = Platform::builder().discover_with(&options);
+        let found = builder.map_err(|error| error.to_string()).and_then(|builder| {
+            let platform = builder.build().map_err(|error| error.to_string())?;
+            let device = platform.device(device).map_err(|error| error.to_string())?;
+            Ok((platform, device))
+        });
+        let (platform, device) = match found {
+            Ok(found) => found,
+            Err(error) => {
+                let expected = std::env::var("DML_EXPECT").is_ok_and(|names| names.contains("opencl"));
+                assert!(!expected, "DML_EXPECT names opencl, and there is no device: {error}");
+                return None;
+            }
+        };
+        let frames = Frames::generate(TINY, 20, 1).unwrap().first(6);
+        let mut program = Layered::new(&platform, Placement::on(device)).unwrap();
+        let (_, finished) = program.run(&frames, Order::OneByOne).unwrap();
+        Some(Image::all().map(|image| (image, finished.running.contents(image).unwrap())).collect())
+    }
+
+    /// Returns the components of an image, each with its elements.
+    fn components(image: Image, bytes: &[u8]) -> Vec<Vec<f64>> {
+        let floats =
+            || cast_slice::<u8, f32>(bytes).iter().map(|value| f64::from(*value)).collect::<Vec<_>>();
+        let (elements, count): (Vec<f64>, usize) = match image {
+            Image::Volume => {
+                (cast_slice::<u8, i16>(bytes).iter().map(|value| f64::from(*value)).collect(), 2)
+            }
+            Image::Millimeters(_) => {
+                (cast_slice::<u8, u16>(bytes).iter().map(|value| f64::from(*value)).collect(), 1)
+            }
+            Image::Meters(_) | Image::Depths(..) => (floats(), 1),
+            Image::Sums => (floats(), GROUPS[1]),
+            Image::Equations => {
+                let results = cast_slice::<u8, i32>(bytes);
+                let value = |(at, value)| if at % 8 == 0 { f64::from(results[at]) } else { value };
+                (floats().into_iter().enumerate().map(value).collect(), 8)
+            }
+            _ => (floats(), 3),
+        };
+        (0..count).map(|first| elements.iter().skip(first).step_by(count).copied().collect()).collect()
+    }
+
+    /// Every kernel computes the same on the host and on an OpenCL device. Poses alone would
+    /// hide a wrong one, because the tracking corrects it.
+    #[test]
+    fn every_image_is_the_same_on_both_kinds_of_devices() {
+        let (host, Some(device)) = (images("cpu").unwrap(), images("opencl:0")) else {
+            eprintln!("SKIPPED every_image_is_the_same_on_both_kinds_of_devices: no opencl device");
+            return;
+        };
+        for ((image, one), (_, other)) in host.iter().zip(&device) {
+            let pairs = components(*image, one).into_iter().zip(components(*image, other));
+            for (component, (one, other)) in pairs.enumerate() {
+                // At the end of the tracking, the products of error and derivatives cancel.
+                if *image == Image::Sums && (1..7).contains(&component) {
+                    continue;
+                }
+                let square: f64 = one.iter().map(|value| value * value).sum::<f64>() / one.len() as f64;
+                let near = NEAR * square.sqrt();
+                let far = one.iter().zip(&other).filter(|(one, other)| (*one - *other).abs() > near).count();
+                let part = far as f64 / one.len() as f64;
+                assert!(part <= FAR, "{part} of component {component} of {image:?}, more than {near}");
+            }
+        }
+    }
+}
