@@ -5,7 +5,7 @@
 use dml::arenas::Script;
 use dml::arenas::faulty::{CallKind, Fault};
 use dml::core::internal::state::{Lifecycle, MapState};
-use dml::core::{AcquireError, Concurrency};
+use dml::core::{AcquireError, Concurrency, Grants};
 use dml_verify::{
     CPU, GPU, GPU_ARENA, MAIN_ARENA, Place, Rig, bytes, live_blocks, null, pair, raw, read, star, test_arena,
     watched, write,
@@ -104,4 +104,38 @@ fn i25_a_closed_buffer_restores_nothing() {
     buffer.close();
     let restored = buffer.restore(0..8);
     assert!(matches!(restored, Err(AcquireError::Closed { .. })), "{restored:?}");
+}
+
+/// Whether a buffer without handles is still there shows in its storage, which is freed with it.
+#[test]
+fn i24_a_buffer_lives_as_long_as_its_last_handle_and_grant() {
+    let platform = pair();
+    let of = live_blocks;
+    let ends: [fn(Grants); 4] = [
+        |grants| grants.release().unwrap(),
+        |grants| grants.failed().unwrap(),
+        drop,
+        |grants| grants.downgrade().unwrap().release().unwrap(),
+    ];
+    for end in ends {
+        let buffer = raw(&platform, 100);
+        write(&buffer, MAIN_ARENA, 0..100, 1);
+        assert_eq!(of(&platform), 1);
+        let first = platform.acquire(CPU).read(&buffer.range(0..40)).wait().unwrap();
+        let second = platform.acquire(CPU).read_write(&buffer.range(40..100)).wait().unwrap();
+        drop(buffer);
+        assert_eq!(of(&platform), 1, "two grants are left");
+        end(first);
+        assert_eq!(of(&platform), 1, "one grant is left");
+        end(second);
+        assert_eq!(of(&platform), 0, "nothing is left");
+    }
+    let buffer = raw(&platform, 100);
+    write(&buffer, MAIN_ARENA, 0..100, 1);
+    platform.acquire(CPU).read(&buffer).wait().unwrap().release().unwrap();
+    let clone = buffer.clone();
+    drop(buffer);
+    assert_eq!(of(&platform), 1, "a handle is left");
+    drop(clone);
+    assert_eq!(of(&platform), 0, "nothing is left");
 }

@@ -147,7 +147,8 @@ fn i16_a_loss_met_while_a_copy_runs_is_known_to_all() {
         write(&buffer, MAIN_ARENA, 0..LEN, 2);
         write(&buffer, GPU_ARENA, 0..1, 1);
         test_arena(&platform, GPU_ARENA).inner().die_at(Death::During(1));
-        let acquire = platform.acquire(GPU).read(&buffer.range(1..LEN));
+        let range = buffer.range(1..LEN);
+        let acquire = platform.acquire(GPU).read(&range);
         let failed = match how {
             0 => acquire.try_now(),
             1 => acquire.wait(),

@@ -481,8 +481,8 @@ fn l04_whoever_waits_for_a_prefetch_hears_that_nobody_drives_it_any_more() {
     platform.acquire(CPU).write(&buffer).wait().expect("nobody else is there").release().expect("committed");
     let coming = buffer.prefetch(GPU, ..);
     assert_eq!(gate.polls.load(Ordering::SeqCst), 1);
-    let tries = platform.acquire(CPU).write(&buffer);
-    let tries = watched("the one that tries", move || tries.try_now().map(drop));
+    let (asked, on) = (buffer.clone(), platform.clone());
+    let tries = watched("the one that tries", move || on.acquire(CPU).write(&asked).try_now().map(drop));
     while gate.polls.load(Ordering::SeqCst) < 2 {
         std::thread::yield_now();
     }

@@ -174,7 +174,8 @@ fn i04_a_byte_named_for_reading_and_for_overwriting_is_brought() {
 fn views_are_in_the_order_in_which_they_were_asked_for() {
     let platform = pair();
     let (a, b) = (written(&platform, 1), written(&platform, 2));
-    let asked = platform.acquire(CPU).write(&b.range(8..24)).read(&a.range(3..19)).read(&b.range(40..41));
+    let (first, second, third) = (b.range(8..24), a.range(3..19), b.range(40..41));
+    let asked = platform.acquire(CPU).write(&first).read(&second).read(&third);
     let mut kernel = asked.try_now().unwrap();
     let mut views = kernel.views().unwrap();
     let spans: Vec<_> = views.iter().map(|view| view.span().to_range()).collect();
@@ -196,8 +197,8 @@ fn i01_views_that_would_alias_are_refused() {
     let platform = pair();
     let buffer = written(&platform, 1);
     let both = |first: Access, second: Access| {
-        let asked = platform.acquire(CPU).access(&buffer.range(0..20), first);
-        let mut kernel = asked.access(&buffer.range(12..30), second).try_now().unwrap();
+        let asked = platform.acquire(CPU).access_range(&buffer, 0..20, first);
+        let mut kernel = asked.access_range(&buffer, 12..30, second).try_now().unwrap();
         kernel.views().map(|views| views.len())
     };
     let aliased = Err(ViewError::Aliased { buffer: buffer.name(), span: Span::new(12, 20) });

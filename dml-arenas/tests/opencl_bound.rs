@@ -132,7 +132,8 @@ fn host_and_device_take_turns() {
     bound.add(&data, 1, 0, 2_000);
     let on_host = bound.platform.acquire(HOST).read(&data.range(0..10)).wait().unwrap();
     // The device would need the storage, which the host uses; not even other words are free.
-    let busy = bound.platform.acquire(bound.device).read(&data.range(1_000..1_010));
+    let range = data.range(1_000..1_010);
+    let busy = bound.platform.acquire(bound.device).read(&range);
     assert!(busy.wait_timeout(Duration::from_millis(20)).is_err());
     drop(on_host);
     bound.add(&data, 1, 1_000, 1_010);

@@ -165,7 +165,7 @@ impl Worker {
 
     fn acquire(&mut self, arena: ArenaId, wants: &[Want]) -> Result<Grants, AcquireError> {
         let asked = wants.iter().fold(self.shared.platform.acquire_in(arena), |asked, want| {
-            asked.access(&self.shared.buffers[want.index].range(want.range.clone()), want.access)
+            asked.access_range(&self.shared.buffers[want.index], want.range.clone(), want.access)
         });
         match self.random.below(8) {
             0 => asked.try_now(),
@@ -232,7 +232,8 @@ impl Worker {
 
     fn overwrite(&self, index: usize, range: Range<u64>, seed: u64) {
         let buffer = &self.shared.buffers[index];
-        let asked = self.shared.platform.acquire_in(ArenaId(0)).write(&buffer.range(range.clone()));
+        let asked = self.shared.platform.acquire_in(ArenaId(0));
+        let asked = asked.access_range(buffer, range.clone(), Access::WriteInvalidate);
         let mut grants = asked.wait().expect("overwriting is always possible");
         let data = bytes(seed, range.clone());
         put(&mut grants, buffer, range.start, &data);

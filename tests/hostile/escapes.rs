@@ -268,7 +268,7 @@ impl Wake for DropsAnother {
 }
 
 fn pending(platform: &Platform, buffer: &RawBuffer, waker: &Waker) -> Flight {
-    let acquire = platform.acquire(CPU).read(buffer);
+    let acquire = platform.acquire(CPU).read(buffer).into_future();
     let mut flight: Flight = Box::pin(async move { drop(acquire.await) });
     assert!(flight.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
     flight

@@ -144,10 +144,9 @@ const MANY: u64 = 100_000;
 fn very_many_ranges_are_granted() {
     let platform = platform(Join::Staged, &Plan::none(), Lie::None);
     let buffer = platform.buffer::<u32>(2 * MANY).zeroed().build().unwrap();
-    let ranges = |asked: dml::core::Acquire| {
-        (0..MANY).fold(asked, |asked, index| asked.write(&buffer.range(2 * index..2 * index + 1)))
-    };
-    let mut grants = ranges(platform.acquire(CPU)).wait().unwrap();
+    let ranges: Vec<_> = (0..MANY).map(|index| buffer.range(2 * index..2 * index + 1)).collect();
+    let asked = ranges.iter().fold(platform.acquire(CPU), |asked, range| asked.write(range));
+    let mut grants = asked.wait().unwrap();
     assert_eq!(grants.views().unwrap().len() as u64, MANY);
     grants.release().unwrap();
     assert!(buffer.raw().snapshot().segments().count() as u64 >= 2 * MANY - 1);
@@ -160,8 +159,9 @@ fn very_many_segments_are_gathered() {
     const SEGMENTS: u64 = 4_000;
     let platform = platform(Join::Staged, &Plan::none(), Lie::None);
     let buffer = platform.buffer::<u32>(2 * SEGMENTS).zeroed().build().unwrap();
-    let odd = (0..SEGMENTS).map(|index| buffer.range(2 * index..2 * index + 1));
-    let mut grants = odd.fold(platform.acquire(CPU), |asked, range| asked.write(&range)).wait().unwrap();
+    let odd: Vec<_> = (0..SEGMENTS).map(|index| buffer.range(2 * index..2 * index + 1)).collect();
+    let asked = odd.iter().fold(platform.acquire(CPU), |asked, range| asked.write(range));
+    let mut grants = asked.wait().unwrap();
     for (value, view) in (1..).zip(&mut grants.views().unwrap()) {
         view.slice_mut::<u32>().unwrap()[0] = value;
     }

@@ -216,7 +216,7 @@ impl Shared {
         shared
     }
 
-    pub(crate) fn ask(&self, device: DeviceId) -> Acquire {
+    pub(crate) fn ask(&self, device: DeviceId) -> Acquire<'_> {
         self.machine.platform.acquire(device)
     }
 

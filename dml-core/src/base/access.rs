@@ -9,6 +9,8 @@ use std::ops::Deref;
 /// # Source
 /// "Abstract Representation of Shared Data for Heterogeneous Computing", section 3.3 (access types).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+// A word, because a claim with a smaller field is slow to move.
+#[repr(usize)]
 pub enum Access {
     /// The kernel reads the latest contents and changes nothing.
     ReadOnly,
@@ -67,8 +69,17 @@ impl Claim {
 
 /// The claims of one request on one buffer: sorted, disjoint and non-empty, and neighbours have different
 /// access.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Claims(SmallVec<[Claim; 1]>);
+#[derive(Clone, Default)]
+pub struct Claims(List);
+
+/// Most requests claim one range.
+#[derive(Clone, Default)]
+enum List {
+    #[default]
+    None,
+    One(Claim),
+    Many(Box<[Claim]>),
+}
 
 impl Claims {
     /// Brings claims into canonical form. Each byte has the merged access of all claims that name it,
@@ -78,18 +89,15 @@ impl Claims {
     /// O(n log n).
     #[must_use]
     pub fn new(claims: impl IntoIterator<Item = Claim>) -> Self {
-        let mut given = claims.into_iter().filter(|claim| !claim.span.is_empty());
-        let mut claims = SmallVec::<[Claim; 1]>::new();
-        // Most requests claim one range.
-        claims.extend(given.next());
-        claims.extend(given);
+        let mut claims: SmallVec<[Claim; 4]> =
+            claims.into_iter().filter(|claim| !claim.span.is_empty()).collect();
         if claims.len() < 2 {
-            return Self(claims);
+            return Self::canonical(&claims);
         }
         claims.sort_unstable();
         claims.dedup();
         if claims.windows(2).all(|pair| pair[0].span.end() < pair[1].span.start()) {
-            return Self(claims);
+            return Self::canonical(&claims);
         }
         // Each cut is a start or an end of a claim. `open` counts, per access, the claims that cover the
         // bytes between two cuts.
@@ -98,7 +106,7 @@ impl Claims {
         };
         let mut cuts: Vec<(u64, Access, bool)> = claims.iter().flat_map(ends).collect();
         cuts.sort_unstable_by_key(|&(at, ..)| at);
-        let mut merged: SmallVec<[Claim; 1]> = SmallVec::new();
+        let mut merged: SmallVec<[Claim; 4]> = SmallVec::new();
         let (mut open, mut from) = ([0_usize; ACCESSES.len()], 0);
         for (at, access, begins) in cuts {
             if from < at {
@@ -115,7 +123,37 @@ impl Claims {
             let count = &mut open[access as usize];
             *count = if begins { *count + 1 } else { *count - 1 };
         }
-        Self(merged)
+        Self::canonical(&merged)
+    }
+
+    /// Returns the claims of a request for one range.
+    #[must_use]
+    #[inline]
+    pub fn of(claim: Claim) -> Self {
+        Self(if claim.span.is_empty() { List::None } else { List::One(claim) })
+    }
+
+    fn canonical(claims: &[Claim]) -> Self {
+        Self(match claims {
+            [] => List::None,
+            [claim] => List::One(*claim),
+            _ => List::Many(claims.into()),
+        })
+    }
+
+    /// Returns the claims of one range, which is not empty.
+    #[inline]
+    pub(crate) fn one(claim: Claim) -> Self {
+        Self(List::One(claim))
+    }
+
+    /// Returns the claim, if there is only one.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<Claim> {
+        match self.0 {
+            List::One(claim) => Some(claim),
+            List::None | List::Many(_) => None,
+        }
     }
 
     /// Returns the claims that share a byte with `span`.
@@ -160,11 +198,36 @@ impl Claims {
     }
 }
 
+impl std::fmt::Debug for Claims {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Claims").field(&&**self).finish()
+    }
+}
+
+impl PartialEq for Claims {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Claims {}
+
+impl std::hash::Hash for Claims {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
+
 impl Deref for Claims {
     type Target = [Claim];
 
+    #[inline]
     fn deref(&self) -> &[Claim] {
-        &self.0
+        match &self.0 {
+            List::None => &[],
+            List::One(claim) => std::slice::from_ref(claim),
+            List::Many(claims) => claims,
+        }
     }
 }
 

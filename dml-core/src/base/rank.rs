@@ -4,7 +4,10 @@
 //! A thread that holds a lock may only take locks of a higher rank. So no thread holds two buffers' locks at
 //! once, and no cycle of threads can wait for each other's locks.
 
-use crate::base::sync::{Condvar, Mutex, MutexGuard, thread_local};
+#[cfg(debug_assertions)]
+use crate::base::sync::thread_local;
+use crate::base::sync::{Condvar, Mutex, MutexGuard};
+#[cfg(debug_assertions)]
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::time::Instant;
@@ -20,6 +23,7 @@ pub(crate) enum Rank {
     Leaf,
 }
 
+#[cfg(debug_assertions)]
 thread_local! {
     static HELD: RefCell<Vec<Rank>> = RefCell::new(Vec::with_capacity(2));
 }
@@ -38,6 +42,7 @@ pub(crate) fn assert_unlocked() {
 /// A lock with a rank.
 #[derive(Debug)]
 pub(crate) struct Ranked<T> {
+    #[cfg(debug_assertions)]
     rank: Rank,
     lock: Mutex<T>,
 }
@@ -48,39 +53,42 @@ pub(crate) struct RankedGuard<'a, T> {
     held: Held,
 }
 
-struct Held(Rank);
+struct Held(#[cfg(debug_assertions)] Rank);
 
+#[cfg(debug_assertions)]
 impl Held {
     fn new(rank: Rank) -> Self {
-        if cfg!(debug_assertions) {
-            // A thread that is ending has no list any more.
-            let last = HELD.try_with(|held| held.borrow().last().copied()).unwrap_or_default();
-            if let Some(last) = last {
-                assert!(last < rank, "I-22: the lock of a {rank:?} is taken under that of a {last:?}");
-            }
-            let _ = HELD.try_with(|held| held.borrow_mut().push(rank));
+        // A thread that is ending has no list any more.
+        let last = HELD.try_with(|held| held.borrow().last().copied()).unwrap_or_default();
+        if let Some(last) = last {
+            assert!(last < rank, "I-22: the lock of a {rank:?} is taken under that of a {last:?}");
         }
+        let _ = HELD.try_with(|held| held.borrow_mut().push(rank));
         Self(rank)
     }
 }
 
+#[cfg(debug_assertions)]
 impl Drop for Held {
     fn drop(&mut self) {
-        if cfg!(debug_assertions) {
-            let _ = HELD.try_with(|held| {
-                let mut held = held.borrow_mut();
-                if let Some(index) = held.iter().rposition(|rank| *rank == self.0) {
-                    held.remove(index);
-                }
-            });
-        }
+        let _ = HELD.try_with(|held| {
+            let mut held = held.borrow_mut();
+            if let Some(index) = held.iter().rposition(|rank| *rank == self.0) {
+                held.remove(index);
+            }
+        });
     }
 }
 
 impl<T> Ranked<T> {
     /// Creates an unlocked lock around `value`.
     pub(crate) fn new(rank: Rank, value: T) -> Self {
-        Self { rank, lock: Mutex::new(value) }
+        let _ = rank;
+        Self {
+            #[cfg(debug_assertions)]
+            rank,
+            lock: Mutex::new(value),
+        }
     }
 
     /// Waits for the lock.
@@ -89,7 +97,10 @@ impl<T> Ranked<T> {
     /// In a debug build, if this thread holds a lock of the same or a higher rank.
     pub(crate) fn lock(&self) -> RankedGuard<'_, T> {
         // The lock is listed first, so that a thread that would deadlock panics instead.
+        #[cfg(debug_assertions)]
         let held = Held::new(self.rank);
+        #[cfg(not(debug_assertions))]
+        let held = Held();
         RankedGuard { guard: self.lock.lock(), held }
     }
 

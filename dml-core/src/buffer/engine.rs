@@ -14,9 +14,10 @@ use crate::base::id::{ArenaId, DeviceId, OwnerId};
 use crate::base::names::BufferName;
 use crate::base::spans::TraceSpan;
 use crate::base::sync::Arc;
-use crate::buffer::RawBuffer;
 use crate::buffer::error::AcquireError;
-use crate::buffer::lock::{BufferInner, Locked};
+use crate::buffer::handle::Pin;
+use crate::buffer::lock::BufferInner;
+use crate::buffer::locked::Locked;
 use crate::buffer::storage::{ArenaStorage, FreeOrder, Handout};
 use crate::buffer::storage::{CopyEnd, free, map_state};
 use crate::buffer::wait::Wait;
@@ -48,7 +49,7 @@ const MOST_POLLED: usize = 64;
 /// A plan that is being carried out. Dropping it early waits for its running copies and then gives the plan
 /// up.
 pub(crate) struct Run {
-    buffer: RawBuffer,
+    buffer: Pin,
     execution: Execution,
     /// The running copies, in the order of their start.
     pending: VecDeque<RunningCopy>,
@@ -109,7 +110,7 @@ struct CopyEnds {
     from: Option<CopyEnd>,
     to: CopyEnd,
     /// The value of [`Locked::map_changes`] at the start of the copy.
-    map_changes: u64,
+    map_changes: u32,
 }
 
 struct RunningCopy {
@@ -125,7 +126,7 @@ struct Begun {
     begun: Instant,
     ends: Ends,
     /// The value of [`Locked::map_changes`] at the start of the copy.
-    map_changes: u64,
+    map_changes: u32,
     /// The tracing span, which ends when the run notices the copy's end.
     span: TraceSpan,
 }
@@ -134,8 +135,8 @@ struct Begun {
 type Ends = SmallVec<[(ArenaId, BlockRef); 2]>;
 
 impl Run {
-    pub(crate) fn new(buffer: &RawBuffer, plan: SyncPlan, origin: &'static Location<'static>) -> Self {
-        let (buffer, execution, pending) = (buffer.clone(), Execution::new(plan), VecDeque::new());
+    pub(crate) fn new(buffer: Pin, plan: SyncPlan, origin: &'static Location<'static>) -> Self {
+        let (execution, pending) = (Execution::new(plan), VecDeque::new());
         Self {
             buffer,
             execution,
@@ -151,13 +152,13 @@ impl Run {
     /// Begins the copies of a kernel's results to an arena, behind the kernel. `None` if they cannot begin
     /// yet.
     pub(crate) fn behind(
-        buffer: &RawBuffer,
+        buffer: &Pin,
         (grant, goal): (OwnerId, ArenaId),
         kernel: &Fence,
         origin: &'static Location<'static>,
     ) -> Option<Self> {
-        let plan = buffer.0.change(|locked, routes| locked.state.results(routes, grant, goal))?;
-        let mut run = Self::new(buffer, plan, origin);
+        let plan = buffer.change(|locked, routes| locked.state.results(routes, grant, goal))?;
+        let mut run = Self::new(buffer.clone(), plan, origin);
         run.is_behind = true;
         run.go_on(Pause::Behind(kernel)).is_pending().then_some(run)
     }
@@ -167,7 +168,7 @@ impl Run {
         self.is_behind = false;
         for RunningCopy { copy, .. } in &mut self.pending {
             copy.begun = Instant::now();
-            self.buffer.0.record(|| copy.copy.begun());
+            self.buffer.record(|| copy.copy.begun());
         }
         self.wait().map(drop)
     }
@@ -272,8 +273,8 @@ impl Run {
     fn turn<R>(&mut self, act: impl FnOnce(&mut Turn<'_>) -> R) -> (R, Task) {
         let Self { buffer, execution, origin, stop, is_behind, .. } = self;
         let (stops, is_behind) = (stop.as_ref().is_some_and(Stop::is_said), *is_behind);
-        buffer.0.change(|locked, routes| {
-            let mut turn = Turn { buffer: &buffer.0, locked, routes, execution, origin, stops, is_behind };
+        buffer.change(|locked, routes| {
+            let mut turn = Turn { buffer, locked, routes, execution, origin, stops, is_behind };
             let result = act(&mut turn);
             (result, turn.next())
         })
@@ -330,14 +331,14 @@ impl Run {
     fn give_up(&mut self) {
         let Self { buffer, execution, .. } = self;
         self.is_over = true;
-        buffer.0.change(|locked, routes| {
+        buffer.change(|locked, routes| {
             let aborted = execution.give_up(routes, &mut locked.state);
-            buffer.0.record(|| aborted);
+            buffer.record(|| aborted);
         });
     }
 
     fn buffer(&self) -> &BufferInner {
-        &self.buffer.0
+        &self.buffer
     }
 
     fn allocate(&mut self, arena: ArenaId) -> Task {
@@ -368,12 +369,10 @@ impl Run {
         quietly(backing);
         match bound {
             Ok(NewBlock { block, host }) => {
-                let mut storage = ArenaStorage::new(block, host, FreeOrder::Member);
                 let platform = &self.buffer().platform;
-                if platform.desc(arena).native == platform.desc(root).native {
-                    storage.root_host = root_host;
-                }
-                self.stored(step, arena, storage)
+                let is_of_root = platform.desc(arena).native == platform.desc(root).native;
+                let host = host.map(HostMemory::into_shared).or(root_host.filter(|_| is_of_root));
+                self.stored(step, arena, ArenaStorage::member(block, host))
             }
             Err(error) => self.step_failed(step, (error, Report::Failed)),
         }

@@ -3,179 +3,54 @@
 //! No arena call and no user code runs under the lock (I-22). Work that follows a change of state, such as
 //! waking and freeing, is collected under the lock and done after it is released.
 
-use crate::base::access::{Claim, Claims};
+use crate::base::access::Claims;
 use crate::base::guard::{guard, quietly};
 use crate::base::id::{ArenaId, BufferId, DeviceId, OwnerId, Ticket};
 use crate::base::names::{ArenaName, BufferName};
-use crate::base::range::Span;
 use crate::base::rank::{Rank, Ranked};
 use crate::base::sync::{Arc, Condvar};
+use crate::buffer::Made;
 use crate::buffer::error::{AcquireError, PoisonedEnd, Poisoner};
-use crate::buffer::shared_run::{Listener, Pace, SharedRun};
-use crate::buffer::storage::{ArenaStorage, Handout};
-use crate::buffer::wait::{Place, Waiters, Wakes};
+use crate::buffer::handle::Kept;
+#[cfg(debug_assertions)]
+use crate::buffer::locked::CHECKED_PER_CHANGE;
+use crate::buffer::locked::{Locked, Rare};
+use crate::buffer::shared_run::{Listener, Pace};
+use crate::buffer::storage::Handout;
+use crate::buffer::wait::{Place, Wakes};
 use crate::platform::Platform;
 use crate::platform::hints::{Bindings, HintedRoutes};
 use crate::platform::outstanding::Outstanding;
-use crate::platform::registry::Resident;
+use crate::platform::registry::{Resident, Slot};
 use crate::platform::stream::Held;
 use crate::state::{
-    Begin, BufferState, EventKind, Execution, Lifecycle, Outcome, Refusal, Release, Request, Requestor,
-    Routes, Status,
+    Begin, EventKind, Execution, Lifecycle, OneClaim, Outcome, Refusal, Release, Request, Requestor, Routes,
 };
-use smallvec::SmallVec;
-use std::any::Any;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::Location;
-use std::sync::Weak;
-use std::thread::ThreadId;
+use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
-/// The data behind the buffer's lock.
-///
-/// | field | changed by |
-/// |---|---|
-/// | `state` | requests, prefetches, bindings, releases, closes, losses; a [`Run`](super::engine::Run) |
-/// | `storages` | a `Run`; the work after every change ([`Locked::drop_unused`]) |
-/// | `to_free`, `is_freeing` | the work after every change; the freeing thread ([`BufferInner::free_all`]) |
-/// | `is_ended` | the freeing thread, once |
-/// | `waiters`, `next_ticket` | queueing and cancelling of requests, `close`; the work after every change |
-/// | `next_grant` | every request, prefetch and binding |
-/// | `external` | attaching and taking back the application's storage; a copy whose arena kept its loan |
-/// | `is_leaked` | a copy whose arena kept its loan |
-/// | `map_changes` | a `Run` that changes a mapping |
-/// | `prefetches` | the start of a prefetch |
-/// | `poisoners` | the end of a grant that poisons its bytes |
-/// | `origins` | the start and the end of a grant, while events are recorded |
-///
-/// All these changes go through [`BufferInner::change`], which then examines the queue. [`BufferInner::read`]
-/// changes nothing. The freeing thread, and a thread that waits for a buffer to end, take the lock directly.
-#[derive(Debug)]
-pub(crate) struct Locked {
-    pub(crate) state: BufferState,
-    pub(super) storages: SmallVec<[(ArenaId, ArenaStorage); 1]>,
-    /// Blocks that the state no longer refers to, to be freed. Members are freed before their roots.
-    pub(super) to_free: Vec<(ArenaId, ArenaStorage)>,
-    /// Whether a thread is freeing blocks of this buffer.
-    pub(super) is_freeing: bool,
-    /// Whether the buffer is closed and all of its storage free.
-    pub(super) is_ended: bool,
-    waiters: Waiters,
-    /// The number of changes since the last check of the invariants.
-    #[cfg(debug_assertions)]
-    unchecked: usize,
-    /// Whether the current change cannot admit a waiting request.
-    admits_nobody: bool,
-    next_ticket: u64,
-    next_grant: u64,
-    /// The application's storages, with their arenas. The call that closes the buffer takes one after the
-    /// end.
-    pub(crate) external: SmallVec<[(ArenaId, External); 1]>,
-    /// Whether storage was leaked because an arena kept part of it.
-    pub(crate) is_leaked: bool,
-    /// The number of map changes that have started, plus the number that have ended.
-    pub(super) map_changes: u64,
-    /// The prefetches that may not have ended.
-    prefetches: Vec<Weak<SharedRun>>,
-    /// The places where grants were acquired.
-    origins: Origins,
-    /// The grants that poisoned bytes. The spans are disjoint.
-    poisoners: Vec<(Span, Poisoner)>,
-}
-
-/// An application's container, type-erased.
-pub(crate) type External = Arc<dyn Any + Send + Sync>;
-
-type Origins = BTreeMap<OwnerId, (&'static Location<'static>, ThreadId)>;
-
-/// Number of elements of the state that debug builds check per change: segments, claims, copies, waiting
-/// requests, pairs of kernels. With 64, an acquire of 10,000 ranges takes 0.7 s; with 256, it takes 2.1 s.
-#[cfg(debug_assertions)]
-const CHECKED_PER_CHANGE: usize = 64;
-
-impl Locked {
-    /// Creates the data of a buffer. The application's storage, if any, is present from the start.
-    pub(crate) fn new(state: BufferState, external: Option<(ArenaId, External, ArenaStorage)>) -> Self {
-        let mut locked = Self {
-            state,
-            storages: SmallVec::new(),
-            waiters: Waiters::default(),
-            #[cfg(debug_assertions)]
-            unchecked: 0,
-            admits_nobody: false,
-            next_ticket: 0,
-            next_grant: 0,
-            external: SmallVec::new(),
-            to_free: Vec::new(),
-            map_changes: 0,
-            is_freeing: false,
-            is_leaked: false,
-            is_ended: false,
-            prefetches: Vec::new(),
-            origins: Origins::new(),
-            poisoners: Vec::new(),
-        };
-        if let Some((arena, container, storage)) = external {
-            locked.put(arena, storage);
-            locked.external.push((arena, container));
-        }
-        locked
-    }
-
-    pub(crate) fn new_grant(&mut self) -> OwnerId {
-        self.next_grant += 1;
-        OwnerId(self.next_grant)
-    }
-
-    /// Registers a prefetch, so that requests that wait behind it advance it.
-    pub(crate) fn add_prefetch(&mut self, run: &Arc<SharedRun>) {
-        if self.prefetches.len() == self.prefetches.capacity() {
-            self.prefetches.retain(|run| run.strong_count() > 0);
-        }
-        self.prefetches.push(Arc::downgrade(run));
-    }
-
-    /// Records the grant that poisoned bytes, in place of earlier ones. Removes records of bytes that are no
-    /// longer poisoned.
-    fn add_poisoner(&mut self, claims: &Claims, poisoner: Poisoner) {
-        let written = |claim: &&Claim| claim.access.writes();
-        for (span, before) in std::mem::take(&mut self.poisoners) {
-            let mut start = span.start();
-            for claim in claims.touching(span).iter().filter(written) {
-                let end = claim.span.start().max(start);
-                self.poisoners.push((Span::new(start, end), before.clone()));
-                start = claim.span.end().max(start);
-            }
-            self.poisoners.push((Span::new(start.min(span.end()), span.end()), before));
-        }
-        let parts = self.state.segments();
-        let is_poisoned = |span: Span| {
-            parts.in_span(span).any(|(_, content)| matches!(content.status, Status::Poisoned(_)))
-        };
-        self.poisoners.retain(|(span, _)| is_poisoned(*span));
-        self.poisoners.extend(claims.iter().filter(written).map(|claim| (claim.span, poisoner.clone())));
-    }
-
-    /// Returns the grant that poisoned the first poisoned bytes of a span, if one did.
-    fn poisoner(&self, span: Span) -> Option<Poisoner> {
-        let poisoned = self.poisoners.iter().filter(|(poisoned, _)| poisoned.overlaps(span));
-        poisoned.min_by_key(|(poisoned, _)| poisoned.start()).map(|(_, poisoner)| poisoner.clone())
-    }
-
-    fn prefetches(&self) -> Vec<Arc<SharedRun>> {
-        self.prefetches.iter().filter_map(Weak::upgrade).collect()
-    }
+/// What an application may give a new buffer.
+struct About {
+    label: Option<Arc<str>>,
+    /// The bindings that the buffer's hints select, if it has hints.
+    bindings: Option<Bindings>,
 }
 
 pub(crate) struct BufferInner {
     pub(crate) id: BufferId,
-    name: BufferName,
+    /// What most buffers do not have.
+    about: Option<Box<About>>,
+    /// Size of an element, in bytes; 0 for a buffer without an element type.
+    element_bytes: u32,
     pub(crate) len: u64,
     pub(crate) platform: Platform,
-    /// The bindings that the buffer's hints select, if it has hints.
-    bindings: Option<Bindings>,
+    /// Its place in the platform's registry.
+    pub(super) slot: AtomicU32,
+    /// The number of the program's handles.
+    pub(super) handles: AtomicU32,
     pub(super) locked: Ranked<Locked>,
     pub(super) closed: Condvar,
 }
@@ -201,24 +76,27 @@ pub(crate) enum Asked {
 impl Held for BufferInner {
     fn lose(&self, grant: OwnerId) {
         self.change(|locked, routes| locked.state.fail_streams(routes));
-        let _ = self.release(grant, Outcome::Failed, None);
+        let _ = self.release(grant, Outcome::Failed, None, None, false);
     }
 }
 
 impl BufferInner {
     pub(crate) fn new(
-        (id, name, len): (BufferId, BufferName, u64),
+        id: BufferId,
+        Made { len, label, element_bytes, .. }: Made,
         platform: &Platform,
         bindings: Option<Bindings>,
         locked: Locked,
     ) -> Self {
-        let platform = platform.clone();
+        let has_more = label.is_some() || bindings.is_some();
         Self {
             id,
-            name,
+            about: has_more.then(|| Box::new(About { label, bindings })),
+            element_bytes: u32::try_from(element_bytes).unwrap_or(u32::MAX),
             len,
-            platform,
-            bindings,
+            platform: platform.clone(),
+            slot: AtomicU32::new(Slot::MAX),
+            handles: AtomicU32::new(0),
             locked: Ranked::new(Rank::Buffer, locked),
             closed: Condvar::new(),
         }
@@ -229,16 +107,19 @@ impl BufferInner {
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Locked, &dyn Routes) -> R) -> R {
         let routes: &dyn Routes = &self.routes();
         let mut locked = self.locked.lock();
+        locked.known = None;
         let result = change(&mut locked, routes);
         let aftermath = self.aftermath(&mut locked, routes);
         drop(locked);
-        self.act(aftermath);
+        if let Some(aftermath) = aftermath {
+            self.act(aftermath);
+        }
         result
     }
 
     /// Returns the platform's arenas and links, with the bindings that the buffer's hints select.
     pub(crate) fn routes(&self) -> HintedRoutes<'_> {
-        let bindings = self.bindings.as_ref().map(Cow::Borrowed);
+        let bindings = self.about.as_ref().and_then(|about| about.bindings.as_ref()).map(Cow::Borrowed);
         HintedRoutes { topology: &self.platform.0.topology, bindings }
     }
 
@@ -247,7 +128,19 @@ impl BufferInner {
         read(&self.locked.lock())
     }
 
-    fn aftermath(&self, locked: &mut Locked, routes: &dyn Routes) -> Aftermath {
+    #[inline]
+    fn aftermath(&self, locked: &mut Locked, routes: &dyn Routes) -> Option<Aftermath> {
+        if !locked.is_settled() {
+            return Some(self.settled(locked, routes));
+        }
+        #[cfg(debug_assertions)]
+        self.check(locked, routes);
+        None
+    }
+
+    /// Does what follows a change under the lock, and returns what is to be done without it.
+    #[inline(never)]
+    fn settled(&self, locked: &mut Locked, routes: &dyn Routes) -> Aftermath {
         let mut aftermath = Aftermath::default();
         // The freed arenas are recorded before the requests that their freeing admits.
         for arena in locked.drop_unused().iter() {
@@ -258,12 +151,16 @@ impl BufferInner {
         for admission in &admitted {
             self.record_begin(&admission.request, &admission.begin);
         }
-        locked.waiters.admit(admitted, &mut aftermath.wakes);
+        if !admitted.is_empty() {
+            locked.rare().waiters.admit(admitted, &mut aftermath.wakes);
+        }
         let ends = locked.state.lifecycle() == Lifecycle::Closed && !locked.is_ended;
-        if (ends || !locked.to_free.is_empty()) && !locked.is_freeing {
+        let frees = locked.rare.as_ref().is_some_and(|rare| !rare.to_free.is_empty());
+        if (ends || frees) && !locked.is_freeing {
             locked.is_freeing = true;
             aftermath.frees = true;
         }
+        locked.tidy();
         #[cfg(debug_assertions)]
         self.check(locked, routes);
         aftermath
@@ -292,12 +189,83 @@ impl BufferInner {
         calls.call();
     }
 
-    /// Submits a request. With `queue`, it enters the queue if it cannot be granted now. Otherwise, if a
-    /// prefetch can be ended, the request is submitted again.
-    pub(crate) fn ask(&self, request: Request, queue: bool, origin: &'static Location<'static>) -> Asked {
-        let asked = self.ask_once(request.clone(), queue, origin);
+    /// Grants a request in the common case and pins the buffer. Returns the grant with what it is handed.
+    /// Otherwise nothing changes. Neither case admits another request.
+    #[inline(always)]
+    pub(super) fn grant_at_once(
+        &self,
+        request: OneClaim,
+        origin: &'static Location<'static>,
+    ) -> Option<(OwnerId, Option<Handout>)> {
+        let routes = self.routes();
+        let mut locked = self.locked.lock();
+        let grant = OwnerId(locked.next_grant + 1);
+        let request = OneClaim { grant, ..request };
+        let known = locked.know(&routes, request.arena)?;
+        let seq = locked.state.begin_at_once(&routes, known, request)?;
+        locked.next_grant = grant.0;
+        locked.pins += 1;
+        if self.platform.0.recorder.is_on() {
+            self.record_begin(&request.to_request(), &Begin::Granted(seq));
+        }
+        let handout = self.hand_out(&mut locked, grant, Some(request.arena), origin);
+        #[cfg(debug_assertions)]
+        self.check(&mut locked, &routes);
+        Some((grant, handout))
+    }
+
+    /// Ends a grant and its pin, if it has one, in the common case, and takes back what it was handed.
+    /// Otherwise nothing changes, and that is returned.
+    #[inline(always)]
+    pub(crate) fn release_at_once(
+        &self,
+        (grant, arena): (OwnerId, ArenaId),
+        outcome: Outcome,
+        (handout, is_pinned): (Option<Handout>, bool),
+    ) -> Result<Kept, Option<Handout>> {
+        let routes = self.routes();
+        let mut locked = self.locked.lock();
+        let Locked { state, known, .. } = &mut *locked;
+        let released = match known {
+            Some(known) => state.release_at_once(&routes, known, (grant, None), outcome),
+            None => None,
+        };
+        let Some(release) = released else { return Err(handout) };
+        let left = handout.and_then(|handout| locked.take_back(arena, handout));
+        if self.platform.0.recorder.is_on() || locked.rare.is_some() {
+            self.record_release(&mut locked, grant, release);
+        }
+        #[cfg(debug_assertions)]
+        self.check(&mut locked, &routes);
+        let kept = if is_pinned { locked.unpin() } else { None };
+        drop(locked);
+        if left.is_some() {
+            quietly(left);
+        }
+        Ok(kept)
+    }
+
+    #[inline(never)]
+    fn record_release(&self, locked: &mut Locked, grant: OwnerId, release: Release) {
+        if let Some(rare) = &mut locked.rare {
+            rare.origins.remove(&grant);
+        }
+        let Release { outcome, commit, .. } = release;
+        self.record(|| EventKind::Released { grant, outcome, commit });
+    }
+
+    /// Submits a request. If it cannot be granted now and `queues` returns true, it enters the queue.
+    /// Otherwise, if a prefetch can be ended, the request is submitted again.
+    #[inline]
+    pub(crate) fn ask(
+        &self,
+        mut request: Request,
+        mut queues: impl FnMut() -> bool,
+        origin: &'static Location<'static>,
+    ) -> Asked {
+        let asked = self.ask_once(&mut request, &mut queues, origin);
         if matches!(asked, Asked::Answered(Begin::Busy { .. }, _)) && self.end_prefetches() {
-            return self.ask_once(request, queue, origin);
+            return self.ask_once(&mut request, &mut queues, origin);
         }
         asked
     }
@@ -309,23 +277,28 @@ impl BufferInner {
         running.any(|run| run.carry_on(Pace::Notice, Listener::Nobody).is_ready())
     }
 
-    fn ask_once(&self, mut request: Request, queue: bool, origin: &'static Location<'static>) -> Asked {
+    fn ask_once(
+        &self,
+        request: &mut Request,
+        queues: &mut dyn FnMut() -> bool,
+        origin: &'static Location<'static>,
+    ) -> Asked {
         self.change(|locked, routes| {
             let grant = locked.new_grant();
             request.grant = grant;
             let (kernel, arena) = (request.kernel, request.arena);
-            match locked.state.begin(routes, &request) {
-                Begin::Busy { .. } if queue => {
-                    locked.next_ticket += 1;
-                    let ticket = Ticket(locked.next_ticket);
+            match locked.state.begin(routes, request) {
+                Begin::Busy { .. } if queues() => {
+                    // Both grow with every request.
+                    let ticket = Ticket(grant.0);
                     self.record(|| EventKind::Queued { ticket, kernel });
-                    locked.state.enqueue(ticket, request);
+                    locked.state.enqueue(ticket, request.clone());
                     locked.admits_nobody = true;
-                    let (waiter, ahead) = (locked.waiters.add(ticket), locked.prefetches());
+                    let (waiter, ahead) = (locked.rare().waiters.add(ticket), locked.prefetches());
                     Asked::Queued(Place { ticket, grant, waiter, ahead })
                 }
                 begin => {
-                    self.record_begin(&request, &begin);
+                    self.record_begin(request, &begin);
                     match begin {
                         Begin::Granted(_) => {
                             let storage = Some(arena).filter(|_| !request.claims.is_empty());
@@ -341,7 +314,7 @@ impl BufferInner {
     /// Cancels a waiting request. A grant that was already made for it is given back.
     pub(crate) fn cancel(&self, Place { ticket, grant, waiter, .. }: Place) {
         let waiting = self.change(|locked, _| {
-            locked.waiters.remove(ticket);
+            locked.rare().waiters.remove(ticket);
             let waiting = locked.state.cancel(ticket);
             if waiting {
                 self.record(|| EventKind::Cancelled { ticket });
@@ -354,7 +327,7 @@ impl BufferInner {
         // The request was admitted. The admitting thread delivers the answer right after it releases the
         // lock, before it runs any foreign code.
         match waiter.answer() {
-            Begin::Granted(_) => drop(self.release(grant, Outcome::NotStarted, None)),
+            Begin::Granted(_) => drop(self.release(grant, Outcome::NotStarted, None, None, false)),
             Begin::Plan(plan) => self.change(|locked, routes| {
                 let aborted = Execution::new(plan).give_up(routes, &mut locked.state);
                 self.record(|| aborted);
@@ -364,21 +337,29 @@ impl BufferInner {
     }
 
     /// Ends a grant. `writer` holds its arena, its claims and its origin, for errors about bytes that it
-    /// poisons.
+    /// poisons. `handout` is what it was handed. With `unpins`, its pin ends as well, so the caller must have
+    /// another reference; what the buffer kept of itself is returned.
+    #[inline]
     pub(crate) fn release(
         &self,
         grant: OwnerId,
         outcome: Outcome,
         writer: Option<(ArenaId, &Claims, Poisoner)>,
-    ) -> Result<(), AcquireError> {
+        handout: Option<(ArenaId, Handout)>,
+        unpins: bool,
+    ) -> (Kept, Result<(), AcquireError>) {
+        let (mut left, mut kept) = (None, None);
         let released = self.change(|locked, routes| {
+            // The storage must be unshared before the release is reported to the machine, because closing the
+            // buffer returns it to the application (I-24).
+            left = handout.and_then(|(arena, handout)| locked.take_back(arena, handout));
+            kept = if unpins { locked.unpin() } else { None };
             let released = match &writer {
                 Some((arena, claims, _)) => {
                     locked.state.release_kernel(routes, (grant, *arena, claims), outcome)
                 }
                 None => locked.state.release(routes, grant, outcome),
             };
-            locked.origins.remove(&grant);
             if let Ok(release) = released {
                 if let (Outcome::Failed, Some((_, claims, mut poisoner))) = (release.outcome, writer) {
                     if release.lost.is_some() {
@@ -386,16 +367,19 @@ impl BufferInner {
                     }
                     locked.add_poisoner(claims, poisoner);
                 }
-                self.record(|| EventKind::Released {
-                    grant,
-                    outcome: release.outcome,
-                    commit: release.commit,
-                });
+                self.record_release(locked, grant, release);
             }
             released
         });
-        let Release { lost, .. } = released.map_err(|refusal| self.refused(refusal))?;
-        lost.map_or(Ok(()), |arena| Err(self.lost(arena)))
+        if left.is_some() {
+            quietly(left);
+        }
+        let released = released.map_err(|refusal| self.refused(refusal));
+        let released = released.and_then(|Release { lost, .. }| match lost {
+            None => Ok(()),
+            Some(arena) => Err(self.lost(arena)),
+        });
+        (kept, released)
     }
 
     /// Records that the kernel of a grant has started. What it reads may be missing: then its stream ends it
@@ -440,6 +424,14 @@ impl BufferInner {
         }
     }
 
+    pub(crate) fn id(&self) -> BufferId {
+        self.id
+    }
+
+    pub(crate) fn platform(&self) -> &Platform {
+        &self.platform
+    }
+
     pub(crate) fn record<E: Into<Option<EventKind>>>(&self, kind: impl FnOnce() -> E) {
         self.platform.0.recorder.record(self.id, kind);
     }
@@ -450,7 +442,8 @@ impl BufferInner {
 
     /// Returns the buffer's name, for display.
     pub(crate) fn name(&self) -> BufferName {
-        self.name.clone()
+        let label = self.about.as_ref().and_then(|about| about.label.clone());
+        BufferName::new(self.id, label, self.element_bytes.into())
     }
 
     /// Declares a device lost. Has no effect if the buffer already knows of the loss.
@@ -466,7 +459,9 @@ impl BufferInner {
     pub(crate) fn outstanding(&self) -> Vec<Outstanding> {
         let name = self.name();
         let entries = self.read(|locked| {
-            let with_origin = |entry: &Requestor| (entry.clone(), locked.origins.get(&entry.grant).copied());
+            let origins = locked.rare.as_ref().map(|rare| &rare.origins);
+            let origin = |grant| origins.and_then(|origins| origins.get(&grant).copied());
+            let with_origin = |entry: &Requestor| (entry.clone(), origin(entry.grant));
             locked.state.requestors().iter().map(with_origin).collect::<Vec<_>>()
         });
         let told = entries.into_iter().map(|(entry, origin)| Outstanding {
@@ -492,7 +487,7 @@ impl BufferInner {
         self.change(|locked, _| {
             locked.state.wedge();
             locked.is_leaked = true;
-            locked.external.drain(..).for_each(std::mem::forget);
+            locked.rare().external.drain(..).for_each(std::mem::forget);
             locked.storages.iter().for_each(|(_, storage)| storage.keep_for_ever());
         });
     }
@@ -516,7 +511,7 @@ impl BufferInner {
             self.record(|| EventKind::Closed);
             let refused = locked.state.close(routes);
             let mut wakes = Wakes::default();
-            locked.waiters.admit(refused, &mut wakes);
+            locked.rare().waiters.admit(refused, &mut wakes);
             (wakes, locked.prefetches())
         });
         refused.deliver().call();
@@ -553,9 +548,9 @@ impl BufferInner {
         origin: &'static Location<'static>,
     ) -> Option<Handout> {
         if self.platform.0.recorder.is_on() {
-            locked.origins.insert(grant, (origin, std::thread::current().id()));
+            locked.rare().origins.insert(grant, (origin, std::thread::current().id()));
         }
-        locked.to_hand_out(storage?)
+        locked.hand_out(storage?)
     }
 }
 
@@ -579,11 +574,10 @@ impl Resident for BufferInner {
 
 impl Drop for BufferInner {
     fn drop(&mut self) {
-        self.platform.0.registry.forget(self.id);
+        self.platform.0.registry.forget(*self.slot.get_mut());
         let locked = self.locked.get_mut();
-        let storages: Vec<_> =
-            std::mem::take(&mut locked.storages).into_iter().chain(locked.to_free.drain(..)).collect();
-        let external = std::mem::take(&mut locked.external);
+        let Rare { to_free, external, .. } = locked.rare.take().map_or_else(Rare::default, |rare| *rare);
+        let storages: Vec<_> = std::mem::take(&mut locked.storages).into_iter().chain(to_free).collect();
         for (arena, storage) in Locked::in_order(storages) {
             self.platform.0.recorder.record(self.id, || EventKind::Freed { arena });
             self.free(arena, storage);

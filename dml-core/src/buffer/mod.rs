@@ -2,7 +2,9 @@
 
 pub(crate) mod engine;
 pub(crate) mod error;
+pub(crate) mod handle;
 pub(crate) mod lock;
+pub(crate) mod locked;
 pub(crate) mod shared_run;
 pub(crate) mod storage;
 pub(crate) mod wait;
@@ -12,7 +14,9 @@ use crate::base::names::BufferName;
 use crate::base::range::Span;
 use crate::base::sync::Arc;
 use crate::buffer::error::AcquireError;
-use crate::buffer::lock::{BufferInner, External, Locked};
+use crate::buffer::handle::Handle;
+use crate::buffer::lock::BufferInner;
+use crate::buffer::locked::{External, Locked};
 use crate::buffer::storage::{ArenaStorage, FreeOrder};
 use crate::memory::block::BlockRef;
 use crate::memory::host::HostMemory;
@@ -53,7 +57,7 @@ pub(crate) struct Made {
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct RawBuffer(pub(crate) Arc<BufferInner>);
+pub struct RawBuffer(pub(crate) Handle);
 
 impl RawBuffer {
     pub(crate) fn create(platform: &Platform, made: Made, initial: Initial) -> Result<Self, ConfigError> {
@@ -82,7 +86,7 @@ impl RawBuffer {
         (initial, bindings): (Initial, Option<Bindings>),
         external: Option<(External, ArenaStorage)>,
     ) -> Self {
-        let Made { len, label, element_bytes, .. } = made;
+        let len = made.len;
         platform.0.topology.price_up_to(len);
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let state = BufferState::new(&platform.0.topology, len, initial);
@@ -92,17 +96,15 @@ impl RawBuffer {
         };
         let external = data_in.zip(external).map(|(arena, (container, storage))| (arena, container, storage));
         let id = BufferId(NEXT.fetch_add(1, Ordering::Relaxed));
-        let name = BufferName::new(id, label, element_bytes);
-        let inner =
-            Arc::new(BufferInner::new((id, name, len), platform, bindings, Locked::new(state, external)));
+        let inner = Arc::new(BufferInner::new(id, made, platform, bindings, Locked::new(state, external)));
         inner.record(|| EventKind::Created { len, data_in, zeroed: initial == Initial::Zeroed });
         let resident: Arc<dyn Resident> = inner.clone();
-        platform.0.registry.add(id, Arc::downgrade(&resident));
+        inner.slot.store(platform.0.registry.add(Arc::downgrade(&resident)), Ordering::Relaxed);
         // A loss declared before the registration did not reach this buffer.
         for device in platform.lost_devices().iter() {
             inner.device_lost(device);
         }
-        Self(inner)
+        Self(Handle::new(inner))
     }
 
     /// Returns the buffer's id. The order of ids is the canonical acquire order.
@@ -198,7 +200,7 @@ impl RawBuffer {
     pub(crate) fn external(&self, is_it: impl Fn(&External) -> bool) -> Result<ArenaId, AcquireError> {
         let buffer = self.0.name();
         self.0.read(|locked| {
-            let those = locked.external.iter().filter(|(_, container)| is_it(container));
+            let those = locked.external().iter().filter(|(_, container)| is_it(container));
             match those.map(|(arena, _)| *arena).min_by_key(|arena| locked.state.arena(*arena).is_lost()) {
                 Some(arena) => Ok(arena),
                 None if locked.is_leaked => Err(AcquireError::Wedged { buffer }),

@@ -5,7 +5,8 @@
 //!    the buffer exists ([`RawBuffer::with_storage`](crate::RawBuffer)), or before it is attached to one
 //!    (`request/external.rs`).
 //! 2. [`Locked::put`] stores it, in the same critical section in which the step is reported to the machine.
-//! 3. Grants lease its memory ([`Locked::to_hand_out`]) and copies borrow it ([`Locked::end_via`]). A map
+//! 3. Grants lease its memory ([`Locked::hand_out`], [`Locked::take_back`]) and copies borrow it
+//!    ([`Locked::end_via`]). A map
 //!    change takes the memory of a mapping and returns it ([`Locked::lend_mapping`],
 //!    [`Locked::take_mapping`]).
 //! 4. The machine drops the storage: it was freed explicitly, it was lost and its last user left, or the
@@ -21,11 +22,13 @@
 
 use crate::base::guard::{guard, quietly};
 use crate::base::id::{ArenaId, ArenaSet};
-use crate::buffer::lock::{BufferInner, Locked};
+use crate::base::sync::Arc;
+use crate::buffer::lock::BufferInner;
+use crate::buffer::locked::Locked;
 use crate::memory::block::BlockRef;
 use crate::memory::error::Breach;
 use crate::memory::host::Owner;
-use crate::memory::host::{HostMemory, Shared};
+use crate::memory::host::{HostMemory, Shared, Stored};
 use crate::memory::map_state::MapState;
 use crate::memory::request::Backing;
 use crate::platform::Platform;
@@ -45,47 +48,58 @@ pub(crate) enum FreeOrder {
 /// The storage of one arena.
 #[derive(Debug)]
 pub(crate) struct ArenaStorage {
-    pub(crate) block: BlockRef,
-    /// The block as host memory, if the block is host memory.
-    pub(crate) host: Option<HostMemory>,
-    /// The root's host memory, for a member that belongs to the same device.
-    pub(crate) root_host: Option<Shared>,
-    /// The memory of the mapping while the block is mapped for the host.
-    pub(crate) mapped: Option<HostMemory>,
-    /// The memory of that mapping while the arena has it back for a map change, if the host keeps its access.
-    pub(crate) shown: Option<Shared>,
-    pub(crate) order: FreeOrder,
+    /// The block and its memory, as grants are handed them.
+    stored: Handout,
+    /// What an ended grant gave back, for the next one, which then changes no reference count.
+    spare: Option<Handout>,
+    /// The memory of the present mapping, if there is one.
+    mapping: Option<Box<Mapping>>,
+    order: FreeOrder,
+}
+
+/// The memory of a mapping.
+#[derive(Debug, Default)]
+struct Mapping {
+    /// The memory while the block is mapped for the host.
+    mapped: Option<HostMemory>,
+    /// The memory while the arena has it back for a map change, if the host keeps its access.
+    shown: Option<Shared>,
 }
 
 impl ArenaStorage {
+    /// Makes the value of a block with its host memory, if it is host memory.
     pub(crate) fn new(block: BlockRef, host: Option<HostMemory>, order: FreeOrder) -> Self {
-        Self { block, host, root_host: None, mapped: None, shown: None, order }
+        let host = host.map(HostMemory::into_shared);
+        Self { stored: Arc::new(Stored { block, host }), spare: None, mapping: None, order }
+    }
+
+    /// Makes the value of a block over the storage of another arena, whose host memory it may have.
+    pub(crate) fn member(block: BlockRef, host: Option<Shared>) -> Self {
+        let stored = Arc::new(Stored { block, host });
+        Self { stored, spare: None, mapping: None, order: FreeOrder::Member }
     }
 
     /// Keeps the block alive for ever, because an arena may still touch its memory.
     pub(crate) fn keep_for_ever(&self) {
-        std::mem::forget(self.block.clone());
+        std::mem::forget(self.stored.block.clone());
     }
 
     /// Returns the block as memory of its own device, if that device is the host.
     pub(crate) fn native_host(&self) -> Option<Shared> {
-        self.host.as_ref().map(HostMemory::share).or_else(|| self.root_host.clone())
+        self.stored.host.clone()
     }
 
     /// Returns the block as the host sees it now.
     pub(crate) fn host_view(&self) -> Option<Shared> {
-        let mapped = self.mapped.as_ref().map(HostMemory::share);
-        mapped.or_else(|| self.shown.clone()).or_else(|| self.native_host())
+        let mapping = self.mapping.as_ref();
+        let mapped = mapping.and_then(|mapping| mapping.mapped.as_ref().map(HostMemory::share));
+        let shown = || mapping.and_then(|mapping| mapping.shown.clone());
+        mapped.or_else(shown).or_else(|| self.native_host())
     }
 }
 
 /// The storage that a grant hands out.
-#[derive(Debug)]
-pub(crate) struct Handout {
-    pub(crate) block: BlockRef,
-    /// The block as host memory, if its own device is the host.
-    pub(crate) host: Option<Shared>,
-}
+pub(crate) type Handout = Arc<Stored>;
 
 /// The part of the buffer's storage that a copy needs, taken under the lock.
 pub(super) struct CopyEnd {
@@ -103,9 +117,27 @@ impl Locked {
     }
 
     /// Returns the part of an arena's storage that a grant hands out.
-    pub(crate) fn to_hand_out(&self, arena: ArenaId) -> Option<Handout> {
-        let (_, storage) = self.storages.iter().find(|(id, _)| *id == arena)?;
-        Some(Handout { block: storage.block.clone(), host: storage.native_host() })
+    #[inline(always)]
+    pub(crate) fn hand_out(&mut self, arena: ArenaId) -> Option<Handout> {
+        let storage = self.storage(arena)?;
+        match storage.spare.take() {
+            Some(spare) => Some(spare),
+            None => Some(storage.stored.clone()),
+        }
+    }
+
+    /// Takes back what a grant was handed. Returns it if the storage is not there any more. It is then
+    /// dropped without the lock.
+    #[inline(always)]
+    pub(super) fn take_back(&mut self, arena: ArenaId, handout: Handout) -> Option<Handout> {
+        match self.storage(arena) {
+            Some(storage) if Arc::ptr_eq(&storage.stored, &handout) => {
+                // Otherwise this is not the last reference, so its drop runs no foreign code.
+                let _ = storage.spare.get_or_insert(handout);
+                None
+            }
+            _ => Some(handout),
+        }
     }
 
     /// Moves storages that the state has dropped to `to_free`. Returns their arenas.
@@ -119,7 +151,7 @@ impl Locked {
             std::mem::take(&mut self.storages).into_iter().partition(unused);
         self.storages = used.into();
         let arenas = unused.iter().map(|(arena, _)| *arena).collect();
-        self.to_free.extend(unused);
+        self.rare().to_free.extend(unused);
         arenas
     }
 
@@ -133,7 +165,7 @@ impl Locked {
     pub(super) fn backing(&mut self, root: ArenaId, len: u64) -> (Backing, Option<Shared>) {
         let storage = self.storage(root).expect("a plan uses only arenas with storage (I-5)");
         let host = storage.native_host();
-        (Backing::root(&storage.block, len, host.as_ref()), host)
+        (Backing::root(&storage.stored.block, len, host.as_ref()), host)
     }
 
     /// Returns the storage of an arena that a plan uses, as the host sees it through a mapping if
@@ -141,7 +173,7 @@ impl Locked {
     pub(super) fn end_via(&mut self, arena: ArenaId, is_mapped: bool) -> CopyEnd {
         let storage = self.storage(arena).expect("a plan uses only arenas with storage (I-5)");
         let host = if is_mapped { storage.host_view() } else { storage.native_host() };
-        CopyEnd { block: storage.block.clone(), host }
+        CopyEnd { block: storage.stored.block.clone(), host }
     }
 
     /// Returns an arena's block and the memory of its mapping, which the arena may need back. If the host
@@ -151,11 +183,12 @@ impl Locked {
         arena: ArenaId,
         host_stays: bool,
     ) -> (BlockRef, Option<HostMemory>) {
-        self.map_changes += 1;
+        self.map_changes = self.map_changes.wrapping_add(1);
         let storage = self.storage(arena).expect("a plan uses only arenas with storage (I-5)");
-        let mapped = storage.mapped.take();
-        storage.shown = mapped.as_ref().filter(|_| host_stays).map(HostMemory::share);
-        (storage.block.clone(), mapped)
+        let mapped = storage.mapping.take().and_then(|mapping| mapping.mapped);
+        let shown = mapped.as_ref().filter(|_| host_stays).map(HostMemory::share);
+        storage.mapping = shown.map(|shown| Box::new(Mapping { mapped: None, shown: Some(shown) }));
+        (storage.stored.block.clone(), mapped)
     }
 
     /// Stores the memory of a mapping. Returns memory that is not needed any more, to be dropped without the
@@ -165,12 +198,14 @@ impl Locked {
         arena: ArenaId,
         host: Option<HostMemory>,
     ) -> (Option<HostMemory>, Option<Owner>) {
-        self.map_changes += 1;
+        self.map_changes = self.map_changes.wrapping_add(1);
         match self.storage(arena) {
             // Core's own share ends here, because the next map change may start as soon as the lock is free.
             Some(storage) => {
-                let shown = storage.shown.take().map(|shown| shown.owner());
-                (std::mem::replace(&mut storage.mapped, host), shown)
+                let new = host.map(|host| Box::new(Mapping { mapped: Some(host), shown: None }));
+                let before = std::mem::replace(&mut storage.mapping, new).map(|mapping| *mapping);
+                let Mapping { mapped, shown } = before.unwrap_or_default();
+                (mapped, shown.map(|shown| shown.owner()))
             }
             None => (host, None),
         }
@@ -187,7 +222,7 @@ impl Locked {
     /// comparable.
     pub(super) fn changed_unasked(
         &self,
-        map_changes: u64,
+        map_changes: u32,
         found: &[(ArenaId, MapState)],
     ) -> Option<(ArenaId, Breach)> {
         let is_telling = self.map_changes == map_changes;
@@ -200,7 +235,7 @@ impl Locked {
 
 impl BufferInner {
     /// Returns the number of map changes so far, for [`check_map`](Self::check_map).
-    pub(crate) fn map_changes(&self) -> u64 {
+    pub(crate) fn map_changes(&self) -> u32 {
         self.read(|locked| locked.map_changes)
     }
 
@@ -209,7 +244,7 @@ impl BufferInner {
     ///
     /// # Errors
     /// The broken rule.
-    pub(crate) fn check_map(&self, arena: ArenaId, block: &BlockRef, map_changes: u64) -> Result<(), Breach> {
+    pub(crate) fn check_map(&self, arena: ArenaId, block: &BlockRef, map_changes: u32) -> Result<(), Breach> {
         let Some(found) = map_state(&self.platform, arena, block) else { return Ok(()) };
         let changed = self.change(|locked, _| {
             let changed = locked.changed_unasked(map_changes, &[(arena, found)]);
@@ -225,8 +260,9 @@ impl BufferInner {
     pub(super) fn free_all(&self) {
         loop {
             let mut locked = self.locked.lock();
-            let storages = Locked::in_order(std::mem::take(&mut locked.to_free));
+            let storages = Locked::in_order(std::mem::take(&mut locked.rare().to_free));
             if storages.is_empty() {
+                locked.tidy();
                 locked.is_freeing = false;
                 locked.is_ended = locked.state.lifecycle() == Lifecycle::Closed;
                 drop(locked);
@@ -241,14 +277,17 @@ impl BufferInner {
     }
 
     pub(crate) fn free(&self, arena: ArenaId, storage: ArenaStorage) {
-        let ArenaStorage { block, host, root_host, mapped, shown, order } = storage;
-        if let (FreeOrder::External, Some(host)) = (order, &host) {
+        let ArenaStorage { stored, spare, mapping, order } = storage;
+        if let (FreeOrder::External, Some(host)) = (order, &stored.host) {
             // The application may use its bytes freely from now on.
             host.span().note_write();
         }
         // The memory goes first, because dropping a block may end its mapping.
-        [host, mapped].into_iter().for_each(quietly);
-        [root_host, shown].into_iter().for_each(quietly);
+        let block = stored.block.clone();
+        [Some(stored), spare].into_iter().for_each(quietly);
+        let Mapping { mapped, shown } = mapping.map_or_else(Mapping::default, |mapping| *mapping);
+        quietly(mapped);
+        quietly(shown);
         free(&self.platform, arena, block);
     }
 }

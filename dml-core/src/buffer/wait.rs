@@ -192,6 +192,10 @@ impl Waiters {
         waiter
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Arc<Waiter>> {
         let index = self.0.binary_search_by_key(&ticket, |(waiting, _)| *waiting).ok()?;
         Some(self.0.remove(index)?.1)

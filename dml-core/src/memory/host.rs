@@ -326,6 +326,11 @@ impl HostMemory {
         result
     }
 
+    /// Converts the memory into a shared handle, from which core derives access.
+    pub(crate) fn into_shared(self) -> Shared {
+        self.shared
+    }
+
     /// Returns a shared handle, from which core derives access.
     pub(crate) fn share(&self) -> Shared {
         self.shared.clone()
@@ -560,57 +565,88 @@ impl fmt::Debug for HostTarget {
     }
 }
 
-/// Host bytes that a grant lends to its holder as slices.
+/// A block as grants hold it, and its memory if the native device of its arena is the host.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(crate) block: BlockRef,
+    pub(crate) host: Option<Shared>,
+}
+
+/// The storage of a grant, whose bytes it lends to its holder as slices if they are host memory.
 ///
 /// Only a grant makes a lease, for bytes that the machine has granted, and the lease lives no longer than the
 /// grant. It lends shared slices through `&self` and mutable ones through `&mut self`, so Rust's rules keep
 /// the views of one lease apart. The machine keeps the views of different grants apart (I-1).
 #[derive(Debug)]
 pub(crate) struct Lease {
-    memory: Shared,
-    /// The bytes that have been viewed, in models.
-    lent: Lent<HostSpan>,
+    viewed: Viewed,
+    stored: Arc<Stored>,
 }
 
+/// The bytes that have been viewed, in models. They end as such when this is dropped.
+#[derive(Debug, Default)]
+struct Viewed(Lent<HostSpan>);
+
 impl Lease {
-    /// Creates a lease of memory that must be granted to the caller for as long as the lease lives. Shared
+    /// Creates a lease of storage that must be granted to the caller for as long as the lease lives. Shared
     /// slices may be taken of bytes granted for reading or writing, mutable slices only of bytes granted for
     /// writing.
-    pub(crate) fn new(memory: Shared) -> Self {
-        Self { memory, lent: Lent::default() }
+    #[inline]
+    pub(crate) fn new(stored: Arc<Stored>) -> Self {
+        Self { viewed: Viewed::default(), stored }
     }
 
-    /// Returns another lease of the same memory. The caller must not write bytes that it also takes from this
-    /// lease.
+    /// Returns another lease of the same storage. The caller must not write bytes that it also takes from
+    /// this lease.
     pub(crate) fn another(&self) -> Self {
-        Self::new(self.memory.clone())
+        Self::new(self.stored.clone())
     }
 
-    /// Lends a part for a scheduled copy into the memory, which must be granted for writing.
-    pub(crate) fn target(&self, part: Span, transfer: &Loan) -> HostTarget {
-        self.memory.target(part, transfer)
+    /// Ends the lease, and returns what it was made of.
+    #[inline]
+    pub(crate) fn into_stored(self) -> Arc<Stored> {
+        let Self { viewed, stored } = self;
+        drop(viewed);
+        stored
     }
 
-    pub(crate) fn slice<T: Pod>(&self, span: Span) -> Result<&[T], CastError> {
-        self.lent.add(|| self.memory.span.slice(span));
+    pub(crate) fn block(&self) -> &BlockRef {
+        &self.stored.block
+    }
+
+    pub(crate) fn is_host(&self) -> bool {
+        self.stored.host.is_some()
+    }
+
+    /// Lends a part of host memory for a scheduled copy into it, which must be granted for writing.
+    pub(crate) fn target(&self, part: Span, transfer: &Loan) -> Option<HostTarget> {
+        self.stored.host.as_ref().map(|memory| memory.target(part, transfer))
+    }
+
+    /// Returns bytes of host memory as values of `T`; `None` if the storage is not host memory.
+    pub(crate) fn slice<T: Pod>(&self, span: Span) -> Option<Result<&[T], CastError>> {
+        let memory = self.stored.host.as_ref()?;
+        self.viewed.0.add(|| memory.span.slice(span));
         // SAFETY: kept alive by the lease, initialised (contract of `HostMemory::new`), and granted to the
         // holder of this lease (contract of `new`), so no other code writes them (I-1, I-4), and the holder
         // cannot while `self` is borrowed.
-        unsafe { self.memory.span.slice(span).as_slice() }
+        Some(unsafe { memory.span.slice(span).as_slice() })
     }
 
-    pub(crate) fn slice_mut<T: Pod>(&mut self, span: Span) -> Result<&mut [T], CastError> {
-        self.lent.add(|| self.memory.span.slice(span));
+    /// As [`slice`](Self::slice), for changing.
+    pub(crate) fn slice_mut<T: Pod>(&mut self, span: Span) -> Option<Result<&mut [T], CastError>> {
+        let memory = self.stored.host.as_ref()?;
+        self.viewed.0.add(|| memory.span.slice(span));
         // SAFETY: as above, and granted to the holder of this lease for writing (contract of `new`), so no
         // other code touches them (I-1), and the holder cannot while `self` is borrowed.
-        unsafe { self.memory.span.slice(span).as_mut_slice() }
+        Some(unsafe { memory.span.slice(span).as_mut_slice() })
     }
 }
 
-impl Drop for Lease {
+impl Drop for Viewed {
     fn drop(&mut self) {
         // A writing view may have become a reading one by a downgrade, so only a read is certain at its end.
-        self.lent.end(HostSpan::note_read);
+        self.0.end(HostSpan::note_read);
     }
 }
 
@@ -724,55 +760,4 @@ impl<T: Pod, S: Storage<T>> fmt::Debug for Owned<T, S> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn i24_external_storage_comes_back_as_it_was() {
-        let data: Vec<u32> = (0..100).map(|i| i * 7 + 1).collect();
-        let address = data.as_ptr();
-        let owner = Arc::new(Owned::new(data));
-        assert_eq!(HostMemory::of(owner.clone()).len(), 400);
-        let back = Arc::into_inner(owner).expect("the memory was dropped").into_inner();
-        assert_eq!(back.as_ptr(), address);
-        assert_eq!(back[99], 694);
-        let boxed = Owned::new(back.into_boxed_slice());
-        assert_eq!(boxed.into_inner().len(), 100);
-    }
-
-    #[test]
-    fn loans_copy_their_bytes_and_come_back() {
-        let (mut from, mut to) = (HostMemory::zeroed(16).unwrap(), HostMemory::zeroed(16).unwrap());
-        from.bytes_mut().copy_from_slice(&std::array::from_fn::<u8, 16, _>(|i| i as u8));
-        let (source, mut target) = (from.source(Span::new(8, 12)), to.target(Span::new(4, 8)));
-        target.copy_from(&source);
-        assert!(from.is_lent() && to.is_lent());
-        let (first, second) = source.split_at(3);
-        drop(first);
-        assert!(from.is_lent());
-        drop((second, target));
-        assert!(!from.is_lent() && !to.is_lent());
-        assert_eq!(to.bytes(), [0, 0, 0, 0, 8, 9, 10, 11, 0, 0, 0, 0, 0, 0, 0, 0]);
-        // SAFETY: no code writes the memory.
-        let misaligned = unsafe { from.span().slice(Span::new(1, 9)).as_slice::<u32>() };
-        assert_eq!(misaligned.unwrap_err(), CastError::Alignment { element_align: 4 });
-        // SAFETY: as above.
-        let ragged = unsafe { from.span().slice(Span::new(0, 7)).as_slice::<u32>() };
-        assert_eq!(ragged.unwrap_err(), CastError::Size { bytes: 7, element_bytes: 4 });
-    }
-
-    #[test]
-    #[should_panic(expected = "is lent")]
-    fn memory_that_is_lent_is_not_looked_at() {
-        let mut memory = HostMemory::zeroed(16).unwrap();
-        let _target = memory.target(Span::new(4, 8));
-        let _ = memory.bytes();
-    }
-
-    #[test]
-    #[should_panic(expected = "bytes 3..5 of 4 lent")]
-    fn a_loan_reaches_no_further_than_it_goes() {
-        let mut target = HostMemory::zeroed(16).unwrap().target(Span::new(4, 8));
-        target.write(3, &[1, 2]);
-    }
-}
+mod tests;

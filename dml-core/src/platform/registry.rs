@@ -5,7 +5,6 @@ use crate::base::names::BufferName;
 use crate::base::rank::{Rank, Ranked};
 use crate::base::sync::Arc;
 use crate::platform::outstanding::Outstanding;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Weak;
 
@@ -26,24 +25,45 @@ pub(crate) trait Resident: fmt::Debug + Send + Sync {
 
 /// The live buffers of a platform.
 #[derive(Debug)]
-pub(crate) struct Registry(Ranked<BTreeMap<BufferId, Weak<dyn Resident>>>);
+pub(crate) struct Registry(Ranked<Slots>);
+
+/// The place of a buffer in the registry.
+pub(crate) type Slot = u32;
+
+#[derive(Debug, Default)]
+struct Slots {
+    buffers: Vec<Option<Weak<dyn Resident>>>,
+    free: Vec<Slot>,
+}
 
 impl Default for Registry {
     fn default() -> Self {
-        Self(Ranked::new(Rank::Registry, BTreeMap::new()))
+        Self(Ranked::new(Rank::Registry, Slots::default()))
     }
 }
 
 impl Registry {
+    /// Returns the buffers in the order of their ids.
     pub(crate) fn live(&self) -> Vec<Arc<dyn Resident>> {
-        self.0.lock().values().filter_map(Weak::upgrade).collect()
+        let mut live: Vec<_> = self.0.lock().buffers.iter().flatten().filter_map(Weak::upgrade).collect();
+        live.sort_by_key(|buffer| buffer.id());
+        live
     }
 
-    pub(crate) fn add(&self, id: BufferId, buffer: Weak<dyn Resident>) {
-        self.0.lock().insert(id, buffer);
+    pub(crate) fn add(&self, buffer: Weak<dyn Resident>) -> Slot {
+        let mut slots = self.0.lock();
+        if let Some(slot) = slots.free.pop() {
+            slots.buffers[slot as usize] = Some(buffer);
+            return slot;
+        }
+        slots.buffers.push(Some(buffer));
+        Slot::try_from(slots.buffers.len() - 1).expect("each buffer has more than one byte")
     }
 
-    pub(crate) fn forget(&self, id: BufferId) {
-        self.0.lock().remove(&id);
+    pub(crate) fn forget(&self, slot: Slot) {
+        let mut slots = self.0.lock();
+        let buffer = slots.buffers[slot as usize].take();
+        slots.free.push(slot);
+        drop((slots, buffer));
     }
 }

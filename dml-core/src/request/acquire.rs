@@ -15,15 +15,18 @@
 //! because separate parts could deadlock.
 
 use crate::base::access::{Access, Claim, Claims};
-use crate::base::id::{ArenaId, KernelId};
+use crate::base::id::{ArenaId, KernelId, OwnerId};
+use crate::base::range::Span;
+use crate::base::spans::TraceSpan;
 use crate::buffer::RawBuffer;
 use crate::buffer::error::AcquireError;
 use crate::buffer::wait::Wait;
 use crate::platform::Platform;
-use crate::request::acquisition::{Acquisition, Part};
-use crate::request::grants::{Grants, Item};
+use crate::request::acquisition::Acquisition;
+use crate::request::docket::{Docket, Head, Wanted, items, parts};
+use crate::request::grants::Grants;
 use crate::request::region::Region;
-use smallvec::SmallVec;
+use crate::state::OneClaim;
 use std::cell::Cell;
 use std::future::{Future, IntoFuture};
 use std::ops::Range;
@@ -40,17 +43,17 @@ use std::time::{Duration, Instant};
 /// Requests are served in order per buffer. One that waits for its first buffer is not yet in the queue of
 /// its second, so a later request for the second buffer alone may be granted first.
 ///
+/// It borrows the regions that it names, so that it changes no reference count. A part that is made in
+/// passing must outlive it, in the same statement or in a variable, or is named by
+/// [`access_range`](Self::access_range).
+///
 /// Finish it with [`try_now`](Self::try_now), [`wait`](Self::wait), [`wait_timeout`](Self::wait_timeout), or
-/// `.await`.
-#[derive(Clone, Debug)]
+/// `.await`. The future owns its buffers.
+#[derive(Debug)]
 #[must_use = "nothing is acquired until try_now, wait or await"]
-pub struct Acquire {
-    platform: Platform,
-    arena: Result<ArenaId, AcquireError>,
-    kernel: Option<KernelId>,
-    items: SmallVec<[Wanted; 3]>,
-    origin: Option<&'static Location<'static>>,
-    pub(super) purpose: Purpose,
+pub struct Acquire<'a> {
+    docket: Docket,
+    wanted: Vec<Wanted<'a>>,
 }
 
 /// What an acquire is for.
@@ -77,28 +80,35 @@ impl Purpose {
     }
 }
 
-#[derive(Clone, Debug)]
-struct Wanted {
-    buffer: RawBuffer,
-    bytes: Range<u64>,
-    access: Access,
-}
+impl<'a> Acquire<'a> {
+    pub(crate) fn new(platform: &Platform, arena: Result<ArenaId, AcquireError>) -> Self {
+        let mut docket = Docket::new();
+        let wanted = docket.allocation();
+        let head = &mut docket.head;
+        head.platform = platform.id();
+        match arena {
+            Ok(arena) => head.arena = arena,
+            Err(error) => head.no_arena = Some(Box::new(error)),
+        }
+        Self { docket, wanted }
+    }
 
-impl Acquire {
-    pub(crate) fn new(platform: Platform, arena: Result<ArenaId, AcquireError>) -> Self {
-        Self { platform, arena, kernel: None, items: SmallVec::new(), origin: None, purpose: Purpose::Use }
+    /// Sets what the acquire is for.
+    pub(super) fn with_purpose(mut self, purpose: Purpose) -> Self {
+        self.docket.head.purpose = purpose;
+        self
     }
 
     /// Sets the requesting kernel. By default, every acquire is a new kernel.
     pub fn kernel(mut self, kernel: KernelId) -> Self {
-        self.kernel = Some(kernel);
+        self.docket.head.kernel = Some(kernel);
         self
     }
 
     /// Sets the source location that errors report, for code that acquires on behalf of its caller. By
     /// default, it is the location of the call that finishes the acquire.
     pub fn located_at(mut self, origin: &'static Location<'static>) -> Self {
-        self.origin = Some(origin);
+        self.docket.head.origin = Some(origin);
         self
     }
 
@@ -109,39 +119,66 @@ impl Acquire {
     /// itself. Until the copies have ended, [`Grants::read_bytes`] of these bytes is
     /// [`Busy`](AcquireError::Busy), and other requests for them wait. If a copy fails, the
     /// [release](Grants::release) returns its error and commits nothing.
-    pub fn ahead(mut self) -> Self {
-        self.purpose = Purpose::Ahead;
-        self
+    pub fn ahead(self) -> Self {
+        self.with_purpose(Purpose::Ahead)
     }
 
     /// Requests the latest contents for reading.
-    pub fn read(self, region: &impl Region) -> Self {
+    pub fn read(self, region: &'a impl Region) -> Self {
         self.access(region, Access::ReadOnly)
     }
 
     /// Requests to overwrite every byte. The old contents are not copied.
-    pub fn write(self, region: &impl Region) -> Self {
+    pub fn write(self, region: &'a impl Region) -> Self {
         self.access(region, Access::WriteInvalidate)
     }
 
     /// Requests the latest contents for reading and changing.
-    pub fn read_write(self, region: &impl Region) -> Self {
+    pub fn read_write(self, region: &'a impl Region) -> Self {
         self.access(region, Access::ReadWrite)
     }
 
     /// Requests the given access.
-    pub fn access(mut self, region: &impl Region, access: Access) -> Self {
-        self.want(region.buffer().clone(), region.bytes(), access);
+    #[inline]
+    pub fn access(mut self, region: &'a impl Region, access: Access) -> Self {
+        self.want(region.buffer(), region.bytes(), access);
+        self
+    }
+
+    /// Requests the given access to a range of bytes, as
+    /// [`access`](Self::access)`(&buffer.`[`range`](RawBuffer::range)`(bytes), access)` does.
+    pub fn access_range(mut self, buffer: &'a RawBuffer, bytes: Range<u64>, access: Access) -> Self {
+        self.want(buffer, bytes, access);
         self
     }
 
     /// Returns a request for the same buffers, made as another one is.
-    pub(super) fn made_as(self, other: Self) -> Self {
-        Self { items: self.items, ..other }
+    pub(super) fn made_as(mut self, other: &Self) -> Self {
+        let (head, other) = (&mut self.docket.head, &other.docket.head);
+        let foreign = self.wanted.first().filter(|_| head.platform != other.platform);
+        let foreign = foreign.map(|wanted| AcquireError::ForeignBuffer { buffer: wanted.buffer.name() });
+        let misfit = foreign.map(Box::new).or(head.misfit.take());
+        *head = Head { misfit, ..other.clone() };
+        self
     }
 
-    pub(super) fn want(&mut self, buffer: RawBuffer, bytes: Range<u64>, access: Access) {
-        self.items.push(Wanted { buffer, bytes, access });
+    #[inline]
+    pub(super) fn want(&mut self, buffer: &'a RawBuffer, bytes: Range<u64>, access: Access) {
+        match Span::checked(&bytes, buffer.len()) {
+            Some(span) if buffer.platform().id() == self.docket.head.platform => {
+                self.wanted.push(Wanted { buffer, claim: Claim { span, access } });
+            }
+            _ => self.does_not_fit(buffer, &bytes),
+        }
+    }
+
+    #[cold]
+    fn does_not_fit(&mut self, buffer: &RawBuffer, bytes: &Range<u64>) {
+        let foreign = || AcquireError::ForeignBuffer { buffer: buffer.name() };
+        let is_foreign = buffer.platform().id() != self.docket.head.platform;
+        let error = if is_foreign { Some(foreign()) } else { buffer.span(bytes).err() };
+        let misfit = &mut self.docket.head.misfit;
+        *misfit = misfit.take().or(error.map(Box::new));
     }
 
     /// Acquires everything at once, or nothing.
@@ -151,7 +188,7 @@ impl Acquire {
     /// [`AcquireError`].
     #[track_caller]
     pub fn try_now(self) -> Result<Grants, AcquireError> {
-        self.acquisition()?.complete(Wait::Try)
+        self.complete(Wait::Try)
     }
 
     /// Waits until everything is granted, first come, first served.
@@ -163,7 +200,7 @@ impl Acquire {
     /// Every other error is final: see [`AcquireError`].
     #[track_caller]
     pub fn wait(self) -> Result<Grants, AcquireError> {
-        self.acquisition()?.complete(Wait::Until(None))
+        self.complete(Wait::Until(None))
     }
 
     /// As [`Acquire::wait`], for a limited time. Copies that run at the deadline are completed first.
@@ -173,7 +210,7 @@ impl Acquire {
     #[track_caller]
     pub fn wait_timeout(self, timeout: Duration) -> Result<Grants, AcquireError> {
         let deadline = Instant::now().checked_add(timeout);
-        self.acquisition()?.complete(Wait::Until(deadline)).map_err(|error| match error {
+        self.complete(Wait::Until(deadline)).map_err(|error| match error {
             AcquireError::Timeout { buffer, .. } => AcquireError::Timeout { buffer, waited: timeout },
             error => error,
         })
@@ -190,48 +227,105 @@ impl Acquire {
         AcquireFuture(self.acquisition().map(Acquisition::of_a_sleeper))
     }
 
-    /// Groups the items into one part per buffer, in canonical order.
+    /// Acquires what can be granted at once, buffer by buffer, and the rest as an [`Acquisition`].
     #[track_caller]
-    fn acquisition(self) -> Result<Acquisition, AcquireError> {
-        self.platform.notice_fork();
-        let arena = self.arena?;
-        let kernel = self.kernel.unwrap_or_else(fresh_kernel);
-        let mut items: SmallVec<[Item; 3]> = SmallVec::with_capacity(self.items.len());
-        let mut wanted: SmallVec<[(RawBuffer, Claim); 3]> = SmallVec::with_capacity(self.items.len());
-        for Wanted { buffer, bytes, access } in self.items {
-            if !self.platform.owns(&buffer) {
-                return Err(AcquireError::ForeignBuffer { buffer: buffer.name() });
-            }
-            let claim = Claim { span: buffer.span(&bytes)?, access };
-            items.push(Item { buffer: buffer.id(), claim });
-            wanted.push((buffer, claim));
-        }
-        let span = span!(
-            TRACE,
-            "acquire",
-            kernel = kernel.0,
-            arena = &*self.platform.desc(arena).name,
-            buffers = wanted.len(),
-            bytes = items.iter().map(|item| item.claim.span.len()).sum::<u64>(),
-        );
-        // The next part comes last.
-        wanted.sort_by_key(|(buffer, _)| std::cmp::Reverse(buffer.id()));
-        let mut parts: SmallVec<[Part; 3]> = SmallVec::new();
-        let mut wanted = wanted.into_iter().peekable();
-        while let Some((buffer, claim)) = wanted.next() {
-            let others = std::iter::from_fn(|| wanted.next_if(|(other, _)| *other == buffer));
-            let claims = Claims::new(std::iter::once(claim).chain(others.map(|(_, claim)| claim)));
-            parts.push(Part { buffer, claims });
-        }
-        let origin = match self.origin {
+    #[inline]
+    fn complete(mut self, wait: Wait<'_>) -> Result<Grants, AcquireError> {
+        let kernel = self.prepare()?;
+        let origin = match self.docket.head.origin {
             Some(origin) => origin,
             None => Location::caller(),
         };
-        Ok(Acquisition::new((kernel, arena, origin), self.purpose, (parts, items), span))
+        let span = self.span(kernel);
+        if (is_canonical(&self.wanted) || self.sort()) && span.within(|| self.grant_at_once(kernel, origin)) {
+            let Self { mut docket, wanted } = self;
+            docket.keep_allocation(wanted);
+            return Ok(Grants::new(docket));
+        }
+        self.rest(kernel, origin, span).complete(wait)
+    }
+
+    #[track_caller]
+    fn acquisition(mut self) -> Result<Acquisition, AcquireError> {
+        let kernel = self.prepare()?;
+        let origin = self.docket.head.origin.unwrap_or(Location::caller());
+        let span = self.span(kernel);
+        Ok(self.rest(kernel, origin, span))
+    }
+
+    /// Brings what is wanted into canonical order, and returns whether no buffer is named twice.
+    #[inline(never)]
+    fn sort(&mut self) -> bool {
+        self.docket.listed = Some(items(&self.wanted));
+        self.wanted.sort_by_key(|wanted| wanted.buffer.id());
+        is_canonical(&self.wanted)
+    }
+
+    /// Checks the request. Returns the kernel.
+    #[inline(always)]
+    fn prepare(&mut self) -> Result<KernelId, AcquireError> {
+        let head = &mut self.docket.head;
+        if let Some(error) = head.no_arena.take().or_else(|| head.misfit.take()) {
+            return Err(*error);
+        }
+        if let Some(Wanted { buffer, .. }) = self.wanted.first() {
+            buffer.platform().notice_fork();
+        }
+        Ok(self.docket.head.kernel.unwrap_or_else(fresh_kernel))
+    }
+
+    fn span(&self, kernel: KernelId) -> TraceSpan {
+        let Some(Wanted { buffer, .. }) = self.wanted.first() else { return TraceSpan::none() };
+        span!(
+            TRACE,
+            "acquire",
+            kernel = kernel.0,
+            arena = &*buffer.platform().desc(self.docket.head.arena).name,
+            buffers = self.wanted.len(),
+            bytes = self.wanted.iter().map(|wanted| wanted.claim.span.len()).sum::<u64>(),
+        )
+    }
+
+    /// Acquires the first buffers, up to one that cannot be granted at once. Returns whether there is none.
+    #[inline(always)]
+    fn grant_at_once(&mut self, kernel: KernelId, origin: &'static Location<'static>) -> bool {
+        let docket = &mut *self.docket;
+        let (arena, is_submission) = (docket.head.arena, docket.head.purpose.is_submission());
+        self.wanted.iter().all(|&Wanted { buffer, claim }| {
+            let request = OneClaim { kernel, grant: OwnerId(0), arena, claim, is_submission };
+            match buffer.0.grant_at_once(request, origin) {
+                Some((pin, grant, handout)) => {
+                    docket.add().open(pin, (grant, arena), Claims::one(claim), handout, origin);
+                    true
+                }
+                None => false,
+            }
+        })
+    }
+
+    /// Returns the acquire of what is not granted.
+    #[inline(never)]
+    fn rest(mut self, kernel: KernelId, origin: &'static Location<'static>, span: TraceSpan) -> Acquisition {
+        self.docket.listed.get_or_insert_with(|| items(&self.wanted));
+        let granted = self.docket.grants().len();
+        let parts = parts(&mut self.wanted[granted..]);
+        let Self { docket, .. } = self;
+        let (arena, purpose) = (docket.head.arena, docket.head.purpose);
+        Acquisition::new((kernel, arena, origin), purpose, (parts, docket), span)
     }
 }
 
-impl IntoFuture for Acquire {
+impl Clone for Acquire<'_> {
+    fn clone(&self) -> Self {
+        let mut docket = Docket::new();
+        let mut wanted = docket.allocation();
+        wanted.clone_from(&self.wanted);
+        docket.head.clone_from(&self.docket.head);
+        Self { docket, wanted }
+    }
+}
+
+impl IntoFuture for Acquire<'_> {
     type Output = Result<Grants, AcquireError>;
     type IntoFuture = AcquireFuture;
 
@@ -275,7 +369,7 @@ impl Future for AcquireFuture {
         match granted {
             Poll::Pending if acquisition.leaves_copies() => {
                 let left = std::mem::replace(&mut self.0, Err(AcquireError::Finished));
-                return Poll::Ready(left.map(Acquisition::into_copies));
+                return Poll::Ready(left.map(|mut left| left.take_copies()));
             }
             Poll::Pending => {}
             Poll::Ready(Ok(_)) => self.0 = Err(AcquireError::Finished),
@@ -284,6 +378,11 @@ impl Future for AcquireFuture {
         }
         granted
     }
+}
+
+/// Returns whether the buffers are in canonical order, and none is named twice.
+fn is_canonical(wanted: &[Wanted<'_>]) -> bool {
+    wanted.is_sorted_by(|one, next| one.buffer.id() < next.buffer.id())
 }
 
 /// Returns a new kernel id. Each thread takes ids in blocks, so that threads rarely contend for the counter.

@@ -16,10 +16,8 @@
 //! 5. Each poll of a future polls its first [`MOST_POLLED`] plans. A sleeping thread waits for one plan after
 //!    the other. It notices the copies for later buffers last, and these stay reserved until then.
 
-use crate::base::access::Claims;
 use crate::base::id::{ArenaId, BufferId, KernelId, OwnerId};
 use crate::base::spans::TraceSpan;
-use crate::buffer::RawBuffer;
 use crate::buffer::engine::Run;
 use crate::buffer::error::AcquireError;
 use crate::buffer::lock::Asked;
@@ -27,11 +25,11 @@ use crate::buffer::storage::Handout;
 use crate::buffer::wait::{Place, Wait};
 use crate::platform::stream::is_on_stream;
 use crate::request::acquire::Purpose;
+use crate::request::docket::{Docket, Part};
 use crate::request::grant::Grant;
-use crate::request::grants::{Grants, Item};
+use crate::request::grants::Grants;
 use crate::request::held::{self, Carried};
 use crate::state::{Begin, Request};
-use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::panic::Location;
 use std::task::Poll;
@@ -40,13 +38,6 @@ use std::time::Duration;
 /// Maximum number of plans that a future polls at once, those of the first buffers. It bounds the cost of a
 /// poll, because the end of each copy may cause one.
 const MOST_POLLED: usize = 64;
-
-/// The request of an acquire on one buffer.
-#[derive(Debug)]
-pub(super) struct Part {
-    pub(super) buffer: RawBuffer,
-    pub(super) claims: Claims,
-}
 
 /// A part that waits in its buffer's queue.
 #[derive(Debug)]
@@ -64,9 +55,10 @@ pub(super) struct Acquisition {
     purpose: Purpose,
     /// The source location of the acquire.
     origin: &'static Location<'static>,
+    /// The grants so far.
+    docket: Docket,
     /// The remaining parts; the next one comes last.
-    to_come: SmallVec<[Part; 3]>,
-    granted: Vec<Grant>,
+    to_come: Vec<Part>,
     waiting: Option<Queued>,
     /// The parts whose plans are being carried out, in canonical order.
     preparing: VecDeque<Preparing>,
@@ -75,7 +67,6 @@ pub(super) struct Acquisition {
     refused: Option<AcquireError>,
     /// The first failed plan in canonical order, with its error. Plans behind it begin no further step.
     failed: Option<(BufferId, AcquireError)>,
-    items: SmallVec<[Item; 3]>,
     /// Whether the polling thread sleeps while the acquire is pending.
     sleeps: bool,
     /// The tracing span. It is the last field, so that it ends after all others are dropped.
@@ -93,27 +84,25 @@ struct Preparing {
 }
 
 impl Acquisition {
-    /// Creates an acquire that has requested nothing. `to_come` is in descending order of the buffers, and
-    /// `items` in the order of the request.
+    /// Makes the value of a request, of which the first parts may be granted. `to_come` are the others, in
+    /// descending order.
     pub(super) fn new(
         (kernel, arena, origin): (KernelId, ArenaId, &'static Location<'static>),
         purpose: Purpose,
-        (to_come, items): (SmallVec<[Part; 3]>, SmallVec<[Item; 3]>),
+        (to_come, docket): (Vec<Part>, Docket),
         span: TraceSpan,
     ) -> Self {
-        let granted = Vec::with_capacity(to_come.len());
         Self {
             kernel,
             arena,
             purpose,
             origin,
+            docket,
             to_come,
-            granted,
             waiting: None,
             preparing: VecDeque::new(),
             refused: None,
             failed: None,
-            items,
             sleeps: false,
             span,
         }
@@ -136,7 +125,7 @@ impl Acquisition {
         loop {
             match self.advance(wait) {
                 Poll::Ready(granted) => return granted,
-                Poll::Pending if self.leaves_copies() => return Ok(self.into_copies()),
+                Poll::Pending if self.leaves_copies() => return Ok(self.take_copies()),
                 Poll::Pending => {}
             }
         }
@@ -154,11 +143,11 @@ impl Acquisition {
             && self.preparing.iter().all(only_copies)
     }
 
-    /// Returns the grants, with the copies that remain.
-    pub(super) fn into_copies(mut self) -> Grants {
+    /// Takes the grants, with the copies that remain.
+    pub(super) fn take_copies(&mut self) -> Grants {
         for Preparing { part, run, grant, .. } in std::mem::take(&mut self.preparing) {
-            let of = (part.buffer, grant, self.arena);
-            self.granted.push(Grant::arriving(of, part.claims, run, self.origin));
+            let of = (grant, self.arena);
+            self.docket.push(Grant::arriving(part.buffer, of, part.claims, run, self.origin));
         }
         self.take_grants()
     }
@@ -204,11 +193,14 @@ impl Acquisition {
     /// Submits the request for one buffer.
     fn ask(&mut self, part: Part, wait: Wait<'_>) -> Result<(), AcquireError> {
         let buffer = &part.buffer;
-        let sleeps = self.sleeps || matches!(wait, Wait::Until(_));
-        // The holder of this buffer may be waiting for a buffer that this thread holds.
-        let later = if sleeps { held::at_or_after(buffer.id()) } else { None };
-        let is_refused = sleeps && is_on_stream();
-        let queue = !matches!(wait, Wait::Try) && later.is_none() && !is_refused;
+        let (mut later, mut is_refused) = (None, false);
+        let queues = || {
+            if self.sleeps || matches!(wait, Wait::Until(_)) {
+                // The holder of this buffer may be waiting for a buffer that this thread holds.
+                (later, is_refused) = (held::at_or_after(buffer.id()), is_on_stream());
+            }
+            !matches!(wait, Wait::Try) && later.is_none() && !is_refused
+        };
         let request = Request {
             kernel: self.kernel,
             grant: OwnerId(0), // the buffer sets it
@@ -216,7 +208,8 @@ impl Acquisition {
             claims: part.claims.clone(),
             is_submission: self.purpose.is_submission(),
         };
-        match (buffer.0.ask(request, queue, self.origin), later) {
+        let asked = buffer.0.ask(request, queues, self.origin);
+        match (asked, later) {
             (Asked::Granted(grant, handout), _) => self.granted(part, grant, handout),
             (Asked::Answered(Begin::Busy { .. }, _), Some(later)) => {
                 let held = buffer.platform().name_of(later);
@@ -298,7 +291,7 @@ impl Acquisition {
                 self.granted(part, grant, handout);
             }
             Begin::Plan(plan) => {
-                let mut run = Run::new(buffer, plan, self.origin);
+                let mut run = Run::new(buffer.clone().into(), plan, self.origin);
                 match run.start() {
                     Poll::Ready(ended) => self.granted(part, grant, ended?),
                     Poll::Pending => {
@@ -315,15 +308,18 @@ impl Acquisition {
     }
 
     fn granted(&mut self, Part { buffer, claims }: Part, grant: OwnerId, handout: Option<Handout>) {
-        self.granted.push(Grant::new(buffer, grant, self.arena, claims, handout, self.origin));
+        let of = (grant, self.arena);
+        self.docket.push(Grant::new(buffer.into(), of, claims, handout, self.origin));
     }
 
     /// Returns the grants in canonical order. They may have been made in another order, because copies end in
     /// any order.
     fn take_grants(&mut self) -> Grants {
-        let (mut granted, items) = (std::mem::take(&mut self.granted), std::mem::take(&mut self.items));
-        granted.sort_by_key(|grant| grant.buffer.id());
-        Grants::new(granted, items)
+        let mut docket = self.docket.take();
+        if !docket.grants().is_sorted_by_key(|grant| grant.buffer.id()) {
+            docket.grants_mut().sort_by_key(|grant| grant.buffer.id());
+        }
+        Grants::new(docket)
     }
 }
 
@@ -333,8 +329,8 @@ impl Drop for Acquisition {
             queued.part.buffer.0.cancel(queued.place);
         }
         self.preparing.clear();
-        while let Some(grant) = self.granted.pop() {
-            drop(grant);
+        if let Some(docket) = self.docket.get_mut() {
+            docket.roll_back();
         }
     }
 }

@@ -41,7 +41,7 @@ struct State {
 impl Behind {
     /// Begins the request.
     #[track_caller]
-    pub(super) fn begin(buffer: BufferName, acquire: Acquire) -> Arc<Self> {
+    pub(super) fn begin(buffer: BufferName, acquire: Acquire<'_>) -> Arc<Self> {
         let state = State { asked: Some(acquire.into_future()), ..State::default() };
         let behind = Arc::new(Self { buffer, state: Mutex::new(state), has_ended: Condvar::new() });
         behind.advance();

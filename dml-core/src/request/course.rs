@@ -9,8 +9,7 @@ use crate::base::counters::Operation;
 use crate::base::guard::{guard, quietly};
 use crate::base::id::DeviceId;
 use crate::base::sync::Arc;
-use crate::buffer::RawBuffer;
-use crate::buffer::lock::BufferInner;
+use crate::buffer::handle::Pin as PinnedBuffer;
 use crate::memory::fence::Fence;
 use crate::platform::Platform;
 use crate::platform::stream::{AllHeld, Cause, Failure, Held, Refused, Start, Stream, Work};
@@ -59,10 +58,10 @@ impl Course {
     }
 
     /// Starts the request for the kernel's buffers.
-    pub(super) fn acquire(&self, origin: &'static Location<'static>) -> Acquire {
+    pub(super) fn acquire<'a>(&self, origin: &'static Location<'static>) -> Acquire<'a> {
         let mut acquire = self.platform.acquire(self.device).located_at(origin);
         if self.is_in_order {
-            acquire.purpose = Purpose::Submission;
+            acquire = acquire.with_purpose(Purpose::Submission);
         }
         acquire
     }
@@ -96,7 +95,7 @@ impl Course {
         kernel.bring_results();
         let number = self.push(kernel, held, failures);
         // Those that follow are let in only now, so that their numbers are greater.
-        started.iter().for_each(|(buffer, grant)| buffer.0.start(*grant));
+        started.iter().for_each(|(buffer, grant)| buffer.start(*grant));
         Ok(Submission { stream: self.stream.clone(), device: self.device(), number })
     }
 
@@ -135,9 +134,8 @@ impl Course {
 }
 
 /// Returns a buffer as a stream knows it.
-fn weak(buffer: &RawBuffer) -> Weak<dyn Held> {
-    let inner: Weak<BufferInner> = Arc::downgrade(&buffer.0);
-    inner
+fn weak(buffer: &PinnedBuffer) -> Weak<dyn Held> {
+    buffer.weak()
 }
 
 /// Launches a kernel. A panic becomes an error.

@@ -4,7 +4,7 @@ use crate::base::id::ArenaId;
 use crate::buffer::RawBuffer;
 use crate::buffer::engine::Run;
 use crate::buffer::error::AcquireError;
-use crate::buffer::lock::External;
+use crate::buffer::locked::External;
 use crate::platform::outstanding::Outstanding;
 use crate::request::grants::Grants;
 use crate::request::held;
@@ -90,7 +90,7 @@ impl RawBuffer {
         };
         match begin.map_err(external)? {
             Begin::Granted(_) | Begin::Busy { .. } => Ok(()),
-            Begin::Plan(plan) => Run::new(self, plan, Location::caller()).wait().map(|_| ()),
+            Begin::Plan(plan) => Run::new(self.clone().into(), plan, Location::caller()).wait().map(|_| ()),
             Begin::Refused(refusal) => Err(self.0.refused(refusal)),
         }
     }
@@ -115,7 +115,7 @@ impl RawBuffer {
             let owner = locked.new_grant();
             locked.state.bind(owner, arena, root, concurrency)
         });
-        Run::new(self, plan.map_err(refused)?, Location::caller()).wait().map(|_| ())
+        Run::new(self.clone().into(), plan.map_err(refused)?, Location::caller()).wait().map(|_| ())
     }
 
     /// Refuses new and waiting requests, waits until the last grant and copy have ended, and frees all
@@ -177,8 +177,8 @@ impl RawBuffer {
     pub(crate) fn close_taking(&self, reading: Grants, arena: ArenaId) -> Result<External, AcquireError> {
         self.0.close(None, || drop(reading));
         let (container, is_leaked) = self.0.change(|locked, _| {
-            let place = locked.external.iter().position(|(place, _)| *place == arena);
-            (place.map(|place| locked.external.swap_remove(place).1), locked.is_leaked)
+            let place = locked.external().iter().position(|(place, _)| *place == arena);
+            (place.map(|place| locked.rare().external.swap_remove(place).1), locked.is_leaked)
         });
         let buffer = self.0.name();
         container.ok_or(if is_leaked {

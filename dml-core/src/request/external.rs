@@ -4,7 +4,7 @@ use crate::base::guard::guard;
 use crate::base::id::{ArenaId, DeviceId};
 use crate::base::sync::Arc;
 use crate::buffer::error::{AcquireError, Unattached};
-use crate::buffer::lock::External;
+use crate::buffer::locked::External;
 use crate::buffer::storage::{ArenaStorage, FreeOrder, free};
 use crate::buffer::{Made, RawBuffer};
 use crate::memory::block::{BlockRef, NewBlock};
@@ -124,7 +124,7 @@ impl<T: Pod + fmt::Debug + Send + Sync> Buffer<T> {
             let commit = locked.state.attach(routes, home, brings)?;
             let (container, storage) = offered.take().expect("attached once");
             locked.put(home, storage);
-            locked.external.push((home, container));
+            locked.rare().external.push((home, container));
             raw.0.record(|| EventKind::Attached { arena: home, commit });
             Ok(())
         });

@@ -8,6 +8,7 @@ use crate::base::sync::{Arc, Mutex};
 use crate::buffer::RawBuffer;
 use crate::buffer::engine::Run;
 use crate::buffer::error::{AcquireError, PoisonedEnd, Poisoner, ViewError};
+use crate::buffer::handle::Pin;
 use crate::buffer::storage::Handout;
 use crate::memory::block::BlockRef;
 use crate::memory::host::Lease;
@@ -15,30 +16,73 @@ use crate::request::held;
 use crate::request::region::Region;
 use crate::state::{EventKind, Outcome};
 use std::panic::Location;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The grant of one buffer.
 #[derive(Debug)]
 pub(crate) struct Grant {
-    pub(super) buffer: RawBuffer,
+    pub(super) buffer: Pin,
     pub(super) id: OwnerId,
-    pub(super) arena: ArenaId,
     pub(super) claims: Claims,
-    pub(super) block: Option<BlockRef>,
-    /// The block as host memory, if the block is host memory.
+    /// The storage; `None` if no bytes were requested.
     pub(super) lease: Option<Lease>,
-    /// Whether storage was handed out for writing.
-    pub(super) is_written: AtomicBool,
-    /// Whether the block was handed out, so that work may have been launched on it.
-    pub(super) is_launched_on: AtomicBool,
-    /// Whether the arena kept a transfer of the granted bytes, and may still carry it out.
-    pub(super) is_broken: AtomicBool,
+    pub(super) marks: Marks,
     pub(super) held_by: held::Holding,
     pub(super) acquired_at: &'static Location<'static>,
-    pub(super) open: bool,
     pub(super) moving: Moving,
     /// The label of the submitted kernel that has the grant.
     pub(super) kernel: Option<Arc<str>>,
+}
+
+/// The arena of a grant, and what is known of the grant, in one word: a value of several small fields is slow
+/// to move.
+#[derive(Debug)]
+pub(super) struct Marks(AtomicU64);
+
+/// What is known of a grant.
+#[derive(Clone, Copy)]
+#[repr(u64)]
+pub(super) enum Mark {
+    /// The grant has not ended.
+    Open = 1 << 8,
+    /// Storage was handed out for writing.
+    Written = 1 << 9,
+    /// The block was handed out, so that work may have been launched on it.
+    LaunchedOn = 1 << 10,
+    /// The arena kept a transfer of the granted bytes, and may still carry it out.
+    Broken = 1 << 11,
+}
+
+impl Marks {
+    #[inline(always)]
+    const fn closed() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    #[inline(always)]
+    fn open(arena: ArenaId) -> Self {
+        Self(AtomicU64::new(u64::from(arena.0) | Mark::Open as u64))
+    }
+
+    pub(super) fn arena(&self) -> ArenaId {
+        ArenaId(self.0.load(Ordering::Relaxed) as u8)
+    }
+
+    #[inline(always)]
+    pub(super) fn has(&self, mark: Mark) -> bool {
+        self.0.load(Ordering::Relaxed) & mark as u64 != 0
+    }
+
+    pub(super) fn set(&self, mark: Mark) {
+        if !self.has(mark) {
+            self.0.fetch_or(mark as u64, Ordering::Relaxed);
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn clear(&mut self, mark: Mark) {
+        *self.0.get_mut() &= !(mark as u64);
+    }
 }
 
 /// The copies in flight of a grant. Their locks are never contended: they make the value `Sync`.
@@ -55,15 +99,14 @@ pub(super) enum Moving {
 impl Grant {
     /// Makes the value for a plan whose copies are in flight.
     pub(super) fn arriving(
-        (buffer, id, arena): (RawBuffer, OwnerId, ArenaId),
+        buffer: RawBuffer,
+        (id, arena): (OwnerId, ArenaId),
         claims: Claims,
         run: Run,
         acquired_at: &'static Location<'static>,
     ) -> Self {
-        let handout = buffer.0.read(|locked| locked.to_hand_out(arena));
-        // The host sees nothing before it is there.
-        let handout = handout.map(|handout| Handout { host: None, ..handout });
-        let mut grant = Self::new(buffer, id, arena, claims, handout, acquired_at);
+        let handout = buffer.0.change(|locked, _| locked.hand_out(arena));
+        let mut grant = Self::new(buffer.into(), (id, arena), claims, handout, acquired_at);
         grant.moving = Moving::Inputs(Box::new(Mutex::new(run)));
         grant
     }
@@ -83,66 +126,96 @@ impl Grant {
         };
         match run.wait() {
             Ok(handout) => {
-                if let Some(Handout { block, host }) = handout {
-                    quietly(self.block.replace(block));
-                    self.lease = host.map(Lease::new);
+                if let Some(handout) = handout {
+                    quietly(self.lease.replace(Lease::new(handout)));
                 }
                 if has_started {
-                    self.buffer.0.start(self.id);
+                    self.buffer.start(self.id);
                 }
                 Ok(())
             }
             Err(error) => {
-                self.give_up();
+                quietly(self.give_up());
                 Err(error)
             }
         }
     }
 
-    /// Gives storage and holder up, before the machine learns of the end.
-    pub(super) fn give_up(&mut self) {
-        self.open = false;
-        // The storage must be unshared before the release is reported to the machine, because closing the
-        // buffer returns it to the application (I-24).
-        self.lease = None;
-        quietly(self.block.take());
+    /// Gives the holder up, before the machine learns of the end. Returns what the grant was handed.
+    #[inline(always)]
+    fn give_up(&mut self) -> Option<Handout> {
+        self.marks.clear(Mark::Open);
         // This comes before any request is woken, because a waker may acquire.
         self.held_by.ended(self.buffer.id(), self.id);
+        self.lease.take().map(Lease::into_stored)
     }
 
-    pub(crate) fn new(
-        buffer: RawBuffer,
-        id: OwnerId,
-        arena: ArenaId,
+    pub(super) fn new(
+        buffer: Pin,
+        of: (OwnerId, ArenaId),
         claims: Claims,
         handout: Option<Handout>,
         acquired_at: &'static Location<'static>,
     ) -> Self {
-        let held_by = match claims.is_empty() {
-            // A grant without bytes makes no other request wait.
-            true => held::Holding::nobodys(),
-            false => held::Holding::new(buffer.id(), id),
-        };
-        let (block, host) = handout.map_or((None, None), |handout| (Some(handout.block), handout.host));
-        let lease = host.map(Lease::new);
-        let no = || AtomicBool::new(false);
-        let (is_written, is_launched_on, is_broken) = (no(), no(), no());
+        let mut grant = Self::closed();
+        grant.open(buffer, of, claims, handout, acquired_at);
+        grant
+    }
+
+    /// Makes the value of a grant to be [opened](Self::open) in place.
+    #[inline(always)]
+    pub(super) fn closed() -> Self {
         Self {
-            buffer,
-            id,
-            arena,
-            claims,
-            block,
-            lease,
-            is_written,
-            is_launched_on,
-            is_broken,
-            held_by,
-            acquired_at,
-            open: true,
-            moving: Moving::default(),
+            buffer: Pin::none(),
+            id: OwnerId(0),
+            claims: Claims::default(),
+            lease: None,
+            marks: Marks::closed(),
+            held_by: held::Holding::nobodys(),
+            acquired_at: Location::caller(),
+            moving: Moving::Nothing,
             kernel: None,
         }
+    }
+
+    #[inline(always)]
+    pub(super) fn open(
+        &mut self,
+        buffer: Pin,
+        (id, arena): (OwnerId, ArenaId),
+        claims: Claims,
+        handout: Option<Handout>,
+        acquired_at: &'static Location<'static>,
+    ) {
+        // A grant without bytes makes no other request wait.
+        if !claims.is_empty() {
+            self.held_by = held::Holding::new(buffer.id, id);
+        }
+        self.claims = claims;
+        self.buffer = buffer;
+        self.lease = handout.map(Lease::new);
+        self.id = id;
+        self.marks = Marks::open(arena);
+        self.acquired_at = acquired_at;
+    }
+
+    pub(super) fn arena(&self) -> ArenaId {
+        self.marks.arena()
+    }
+
+    #[inline(always)]
+    pub(super) fn is_open(&self) -> bool {
+        self.marks.has(Mark::Open)
+    }
+
+    /// Returns the block; `None` if no bytes were requested.
+    pub(super) fn block(&self) -> Option<&BlockRef> {
+        self.lease.as_ref().map(Lease::block)
+    }
+
+    /// Returns the storage if it is host memory. The host sees nothing before it is there.
+    pub(super) fn on_host(&self) -> Option<&Lease> {
+        self.lease.as_ref().filter(|lease| lease.is_host() && !self.is_arriving())
     }
 
     pub(super) fn writes(&self) -> bool {
@@ -157,22 +230,22 @@ impl Grant {
     /// Records that the holder may write its storage from now on.
     pub(super) fn written(&self) {
         self.used();
-        self.is_written.store(true, Ordering::Relaxed);
+        self.marks.set(Mark::Written);
     }
 
     /// Records that the holder may launch work on its storage from now on.
     pub(super) fn launched_on(&self) {
         self.used();
-        self.is_launched_on.store(true, Ordering::Relaxed);
+        self.marks.set(Mark::LaunchedOn);
     }
 
     pub(super) fn is_launched_on(&self) -> bool {
-        self.is_launched_on.load(Ordering::Relaxed)
+        self.marks.has(Mark::LaunchedOn)
     }
 
     /// Returns the outcome of a grant that is dropped without a release.
     pub(super) fn roll_back(&self) -> Outcome {
-        match self.is_written.load(Ordering::Relaxed) && self.writes() {
+        match self.marks.has(Mark::Written) && self.writes() {
             true => Outcome::Failed,
             false => Outcome::NotStarted,
         }
@@ -183,8 +256,38 @@ impl Grant {
         self.claims.iter().any(|claim| claim.access == Access::WriteInvalidate)
     }
 
+    /// Returns whether no copies are in flight with the grant, and no submitted kernel has it.
+    #[inline(always)]
+    pub(super) fn is_quiet(&self) -> bool {
+        matches!(self.moving, Moving::Nothing) && self.kernel.is_none()
+    }
+
     pub(super) fn release(&mut self, outcome: Outcome) -> Result<(), AcquireError> {
         self.end(outcome, PoisonedEnd::Failed)
+    }
+
+    /// Ends the grant, which must be [quiet](Self::is_quiet), as done in the common case. Returns whether it
+    /// has ended.
+    #[inline(always)]
+    pub(super) fn release_at_once(&mut self) -> bool {
+        let (buffer, handout) = (self.buffer.id, self.lease.take().map(Lease::into_stored));
+        match self.buffer.release_at_once(
+            (self.id, self.marks.arena()),
+            Outcome::Done,
+            (handout, self.buffer.is_counted()),
+        ) {
+            Ok(kept) => {
+                self.buffer.ended();
+                self.held_by.ended(buffer, self.id);
+                self.marks = Marks::closed();
+                drop(kept);
+                true
+            }
+            Err(handout) => {
+                self.lease = handout.map(Lease::new);
+                false
+            }
+        }
     }
 
     /// Ends the grant. `end` is the recorded cause if this poisons its bytes.
@@ -193,32 +296,37 @@ impl Grant {
             return Err(AcquireError::NotClean { buffer: self.buffer.name() });
         }
         self.arrive(false)?;
-        self.give_up();
+        let handout = self.give_up().map(|handout| (self.arena(), handout));
         let device = || {
             let platform = self.buffer.platform();
-            platform.device_desc(platform.desc(self.arena).native).name.clone()
+            platform.device_desc(platform.desc(self.arena()).native).name.clone()
         };
-        let kernel = self.kernel.take().map(|label| (label, device()));
+        let kernel = self.kernel.clone().map(|label| (label, device()));
         let poisoner = Poisoner { end, acquired_at: self.acquired_at, kernel };
-        self.buffer.0.release(self.id, outcome, Some((self.arena, &self.claims, poisoner)))
+        let (writer, unpins) = (Some((self.arena(), &self.claims, poisoner)), self.buffer.is_counted());
+        let strong = self.buffer.strong();
+        let (kept, released) = self.buffer.release(self.id, outcome, writer, handout, unpins);
+        self.buffer.ended();
+        drop((kept, strong));
+        released
     }
 
     pub(super) fn downgrade(&mut self) -> Result<(), AcquireError> {
-        let downgraded = self.buffer.0.change(|locked, routes| {
+        let downgraded = self.buffer.change(|locked, routes| {
             let downgraded = locked.state.downgrade(routes, self.id);
             if let Ok(Some(commit)) = downgraded {
-                self.buffer.0.record(|| EventKind::Downgraded { grant: self.id, commit });
+                self.buffer.record(|| EventKind::Downgraded { grant: self.id, commit });
             }
             downgraded
         });
-        downgraded.map_err(|refusal| self.buffer.0.refused(refusal))?;
+        downgraded.map_err(|refusal| self.buffer.refused(refusal))?;
         self.claims = self.claims.reading();
         Ok(())
     }
 
     /// Returns an error if an arena may still touch the bytes.
     pub(super) fn expect_whole(&self) -> Result<(), ViewError> {
-        match self.is_broken.load(Ordering::Relaxed) {
+        match self.marks.has(Mark::Broken) {
             true => Err(ViewError::Wedged { buffer: self.buffer.name() }),
             false => Ok(()),
         }
@@ -244,13 +352,13 @@ impl Grant {
         if access.writes() && !span.is_empty() {
             self.written();
         }
-        Ok((self.block.as_ref(), span))
+        Ok((self.block(), span))
     }
 
     /// Returns the bytes of a region, all of which must be granted.
     pub(super) fn granted_span(&self, region: &impl Region) -> Result<Span, ViewError> {
         let asked = region.bytes();
-        let span = Span::checked(&asked, self.buffer.len());
+        let span = Span::checked(&asked, self.buffer.len);
         span.filter(|span| covers(&self.claims, *span, |_| true)).ok_or_else(|| ViewError::OutsideGrant {
             buffer: self.buffer.name(),
             start: asked.start,
@@ -261,7 +369,7 @@ impl Grant {
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        if self.open {
+        if self.is_open() {
             // A drop cannot report a lost device; the poisoned bytes report it to the next reader.
             let _ = self.end(self.roll_back(), PoisonedEnd::Dropped);
         }

@@ -19,6 +19,7 @@ use crate::base::sync::{Arc, Mutex};
 use crate::buffer::RawBuffer;
 use crate::buffer::engine::Run;
 use crate::buffer::error::{AcquireError, PoisonedEnd, ViewError};
+use crate::buffer::handle::Pin;
 use crate::memory::arena::Arena;
 use crate::memory::block::{BlockRef, NativeHandle};
 use crate::memory::cross_arena::moved_all;
@@ -26,23 +27,16 @@ use crate::memory::error::{Breach, TransferError};
 use crate::memory::fence::Fence;
 use crate::memory::host::{CastError, HostMemory, Lease, Loan};
 use crate::memory::request::{CopyIn, CopyOut};
+use crate::request::docket::{Docket, Item};
 use crate::request::flight::InFlight;
-use crate::request::kernels::Kernels;
 use crate::request::region::Region;
 use crate::request::view::View;
 use crate::state::{BusyReason, EventKind, Outcome};
 use bytemuck::Pod;
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
-use crate::request::grant::{Grant, Moving, covers};
-/// The request of one builder call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Item {
-    pub(crate) buffer: BufferId,
-    pub(crate) claim: Claim,
-}
+use crate::request::grant::{Grant, Mark, Moving, covers};
 
 /// Access to all buffers of one request, as a transaction that is [committed](Self::release) or rolled back.
 ///
@@ -65,56 +59,43 @@ pub(crate) struct Item {
 #[derive(Debug)]
 #[must_use = "dropping it rolls back: nothing is committed without release()"]
 pub struct Grants {
-    /// The grants in canonical order.
-    grants: Vec<Grant>,
-    /// The items in the order of the request.
-    pub(super) items: SmallVec<[Item; 3]>,
-    /// Whether a launcher has launched under these grants.
-    has_launched: bool,
-    /// Whether a kernel has been launched whose end ends the grants.
-    has_started: bool,
-    /// The first failure of a copy that was in flight with the grants.
-    arrived: Result<(), AcquireError>,
-    /// The kernels launched under the grants. The lock makes the value `Sync`.
-    pub(super) kernels: Option<Box<Mutex<Kernels>>>,
-    /// The first failure of a kernel launched under the grants.
-    pub(super) ended: Result<u64, TransferError>,
+    pub(super) docket: Docket,
 }
 
 impl Grants {
-    pub(crate) fn new(grants: Vec<Grant>, items: SmallVec<[Item; 3]>) -> Self {
-        let (arrived, ended) = (Ok(()), Ok(0));
-        Self { grants, items, has_launched: false, has_started: false, arrived, kernels: None, ended }
+    /// Makes the value of a request that is granted. The grants are in canonical order.
+    pub(super) fn new(docket: Docket) -> Self {
+        Self { docket }
     }
 
     /// Records a launch under these grants, and returns whether it is the first one. Only the first one may
     /// run concurrently with earlier launches, because later ones may depend on it: see
     /// [`Launch::is_independent`](crate::Launch::is_independent).
     pub fn launches_first(&mut self) -> bool {
-        !std::mem::replace(&mut self.has_launched, true)
+        !std::mem::replace(&mut self.docket.has_launched, true)
     }
 
     fn place(&self, buffer: &RawBuffer) -> Result<usize, ViewError> {
-        let found = self.grants.binary_search_by_key(&buffer.id(), |grant| grant.buffer.id());
+        let found = self.docket.grants().binary_search_by_key(&buffer.id(), |grant| grant.buffer.id());
         found.map_err(|_| ViewError::NotGranted { buffer: buffer.name() })
     }
 
     fn of(&self, buffer: &RawBuffer) -> Result<&Grant, ViewError> {
-        let grant = &self.grants[self.place(buffer)?];
+        let grant = &self.docket.grants()[self.place(buffer)?];
         grant.expect_whole()?;
         Ok(grant)
     }
 
     /// Returns the grant of an item.
     fn of_item(&self, buffer: BufferId) -> &Grant {
-        let found = self.grants.binary_search_by_key(&buffer, |grant| grant.buffer.id());
-        &self.grants[found.expect("every item has a grant")]
+        let found = self.docket.grants().binary_search_by_key(&buffer, |grant| grant.buffer.id());
+        &self.docket.grants()[found.expect("every item has a grant")]
     }
 
     /// Returns the buffers with the ids of their grants, in canonical order. No two grants of a buffer have
     /// the same id, so a caller that lends grants can check that it got the same ones back.
     pub fn ids(&self) -> impl Iterator<Item = (BufferId, OwnerId)> + '_ {
-        self.grants.iter().map(|grant| (grant.buffer.id(), grant.id))
+        self.docket.grants().iter().map(|grant| (grant.buffer.id(), grant.id))
     }
 
     /// Returns the block and the bytes of a region, for code that launches work on the storage. The region
@@ -136,7 +117,7 @@ impl Grants {
     /// Prepares the grants for another thread, which becomes their holder when it uses them. Until then no
     /// thread counts as the holder, so this thread may wait for any buffer.
     pub fn hand_over(self) -> Self {
-        self.grants.iter().for_each(|grant| grant.held_by.ended(grant.buffer.id(), grant.id));
+        self.docket.grants().iter().for_each(|grant| grant.held_by.ended(grant.buffer.id(), grant.id));
         self
     }
 
@@ -148,7 +129,7 @@ impl Grants {
         let grant = self.of(region.buffer())?;
         grant.launched_on();
         grant.written();
-        Ok(grant.block.as_ref())
+        Ok(grant.block())
     }
 
     /// Returns the framework's own handle of the whole storage: an address, a `cl_mem`, a device pointer.
@@ -166,7 +147,7 @@ impl Grants {
     /// # Errors
     /// [`ViewError::NotGranted`].
     pub fn arena(&self, region: &impl Region) -> Result<ArenaId, ViewError> {
-        Ok(self.of(region.buffer())?.arena)
+        Ok(self.of(region.buffer())?.arena())
     }
 
     /// Returns granted bytes as elements, on the host.
@@ -181,8 +162,9 @@ impl Grants {
         if span.is_empty() {
             return Ok(&[]);
         }
-        let lease = grant.lease.as_ref().ok_or_else(|| ViewError::NotHost { buffer: grant.buffer.name() })?;
-        lease.slice(span).map_err(|error| cast_error(grant.buffer.name(), span, error))
+        let slice = grant.on_host().and_then(|lease| lease.slice(span));
+        let slice = slice.ok_or_else(|| ViewError::NotHost { buffer: grant.buffer.name() })?;
+        slice.map_err(|error| cast_error(grant.buffer.name(), span, error))
     }
 
     /// Returns granted bytes as mutable elements, on the host. For several buffers at once see
@@ -192,7 +174,7 @@ impl Grants {
     /// As [`Grants::slice`], and [`ViewError::NotWritable`].
     pub fn slice_mut<T: Pod>(&mut self, region: &impl Region) -> Result<&mut [T], ViewError> {
         let place = self.place(region.buffer())?;
-        let grant = &mut self.grants[place];
+        let grant = &mut self.docket.grants_mut()[place];
         grant.expect_whole()?;
         let span = grant.granted_span(region)?;
         grant.used();
@@ -202,12 +184,14 @@ impl Grants {
         if !covers(&grant.claims, span, Access::writes) {
             return Err(ViewError::NotWritable { buffer: grant.buffer.name(), span });
         }
-        if grant.lease.is_some() {
-            grant.written();
+        if grant.on_host().is_none() {
+            return Err(ViewError::NotHost { buffer: grant.buffer.name() });
         }
+        grant.written();
         let buffer = &grant.buffer;
-        let lease = grant.lease.as_mut().ok_or_else(|| ViewError::NotHost { buffer: buffer.name() })?;
-        lease.slice_mut(span).map_err(|error| cast_error(buffer.name(), span, error))
+        let slice = grant.lease.as_mut().and_then(|lease| lease.slice_mut(span));
+        let slice = slice.ok_or_else(|| ViewError::NotHost { buffer: buffer.name() })?;
+        slice.map_err(|error| cast_error(buffer.name(), span, error))
     }
 
     /// Returns one view per requested item, in the order of the request. A kernel can then read some items
@@ -216,18 +200,19 @@ impl Grants {
     /// # Errors
     /// [`ViewError::Aliased`] if two items share bytes and one of them writes; [`ViewError::NotHost`].
     pub fn views(&mut self) -> Result<Vec<View<'_>>, ViewError> {
-        if let Some((buffer, span)) = aliased(&self.items) {
+        let items = self.docket.items();
+        if let Some((buffer, span)) = aliased(&items) {
             return Err(ViewError::Aliased { buffer: self.of_item(buffer).buffer.name(), span });
         }
-        let mut views = Vec::with_capacity(self.items.len());
-        for item in &self.items {
+        let mut views = Vec::with_capacity(items.len());
+        for item in &items {
             let grant = self.of_item(item.buffer);
             grant.expect_whole()?;
-            let (name, lease) = (grant.buffer.name(), grant.lease.as_ref().map(Lease::another));
+            let lease = grant.on_host().map(Lease::another);
             if lease.is_none() && !item.claim.span.is_empty() {
-                return Err(ViewError::NotHost { buffer: name });
+                return Err(ViewError::NotHost { buffer: grant.buffer.name() });
             }
-            views.push(View::new(name, item.claim, lease, &grant.is_written));
+            views.push(View::new(&grant.buffer, item.claim, lease, &grant.marks));
             grant.used();
         }
         Ok(views)
@@ -285,26 +270,27 @@ impl Grants {
         let part = self.of(from).and_then(|grant| grant.granted_span(region)).map_err(viewed(from))?;
         let region = from.range(part.start()..part.end());
         let place = to.place(into).map_err(viewed(into))?;
-        let grant = &mut to.grants[place];
+        let grant = &mut to.docket.grants_mut()[place];
         let span = grant.expect_whole().and_then(|()| grant.granted_span(target)).map_err(viewed(into))?;
         let target = into.range(span.start()..span.end());
-        if grant.lease.is_none() && !span.is_empty() {
+        if grant.on_host().is_none() && !span.is_empty() {
             let not_host = ViewError::NotHost { buffer: into.name() };
             return Err(viewed(into)(not_host));
         }
         let given = Some(part.len());
         let (_, span) = grant.moved(&target, Access::WriteInvalidate, given).map_err(viewed(into))?;
-        let Some(lease) = &grant.lease else { return Ok(()) };
+        let Some(lease) = grant.on_host() else { return Ok(()) };
         let mut copied = self.by_arena(&region, Access::ReadOnly, given, |arena, block, part, loan| {
-            arena.copy_out(CopyOut::scheduled(block, part.start(), lease.target(span, loan)))
+            let target = lease.target(span, loan).expect("host memory, as just seen");
+            arena.copy_out(CopyOut::scheduled(block, part.start(), target))
         });
         if let Err(AcquireError::CopyFailed { to, .. }) = &mut copied {
-            *to = grant.buffer.0.arena_name(grant.arena);
+            *to = grant.buffer.arena_name(grant.arena());
         }
         if let Err(AcquireError::ArenaContract { breach: Breach::StillLent, .. }) = copied {
             // The arena may write there at any time.
-            grant.is_broken.store(true, Ordering::Relaxed);
-            grant.buffer.0.wedge_lent();
+            grant.marks.set(Mark::Broken);
+            grant.buffer.wedge_lent();
         }
         copied
     }
@@ -327,8 +313,8 @@ impl Grants {
         let (block, span) = grant.moved(region, access, given_bytes).map_err(viewed)?;
         let Some(block) = block.filter(|_| !span.is_empty()) else { return Ok(()) };
         let (buffer, loan) = (&grant.buffer, Loan::default());
-        let arena = buffer.platform().arena(grant.arena);
-        let map_changes = buffer.0.map_changes();
+        let arena = buffer.platform().arena(grant.arena());
+        let map_changes = buffer.map_changes();
         let done = guard(|| transfer(&**arena, block, span, &loan).and_then(Fence::wait))
             .unwrap_or_else(|message| Err(TransferError::Panicked { message }));
         let done = match loan.is_out() {
@@ -340,13 +326,13 @@ impl Grants {
             grant.launched_on();
             buffer.platform().notice_losses();
         }
-        let (name, arena) = (buffer.name(), buffer.0.arena_name(grant.arena));
+        let (name, arena) = (buffer.name(), buffer.arena_name(grant.arena()));
         let breach = if done == Err(TransferError::StillLent) {
-            grant.is_broken.store(true, Ordering::Relaxed);
-            buffer.0.wedge_lent();
+            grant.marks.set(Mark::Broken);
+            buffer.wedge_lent();
             Err(Breach::StillLent)
         } else {
-            buffer.0.check_map(grant.arena, block, map_changes)
+            buffer.check_map(grant.arena(), block, map_changes)
         };
         let broken =
             |breach| AcquireError::ArenaContract { buffer: name.clone(), arena: arena.clone(), breach };
@@ -361,14 +347,16 @@ impl Grants {
     /// # Errors
     /// The first failure of such a copy. That buffer is not granted then.
     pub(super) fn arrive(&mut self) -> Result<(), AcquireError> {
-        let has_started = self.has_started;
-        for grant in &mut self.grants {
-            let arrived = grant.arrive(has_started);
-            if self.arrived.is_ok() {
-                self.arrived = arrived;
-            }
+        let has_started = self.docket.has_started;
+        let mut arrived = Ok(());
+        for grant in self.docket.grants_mut() {
+            arrived = arrived.and(grant.arrive(has_started));
         }
-        self.arrived.clone()
+        if arrived.is_err() {
+            let known = &mut self.docket.launched().arrived;
+            *known = std::mem::replace(known, Ok(())).and(arrived);
+        }
+        self.docket.launched.as_ref().map_or(Ok(()), |launched| launched.arrived.clone())
     }
 
     /// Prepares a launch while copies of what the kernel only reads are in flight. With `follows_copies`, the
@@ -384,15 +372,15 @@ impl Grants {
 
     /// Returns whether copies of what the kernel only reads are in flight.
     pub(super) fn is_arriving(&self) -> bool {
-        self.grants.iter().any(Grant::is_arriving)
+        self.docket.grants().iter().any(Grant::is_arriving)
     }
 
     /// Has the next kernel begin behind the copies in flight. Returns whether it will.
     pub(super) fn launches_behind(&mut self) -> bool {
-        let Some(grant) = self.grants.iter().find(|grant| grant.is_arriving()) else { return true };
-        let arena = grant.buffer.platform().arena(grant.arena).clone();
+        let Some(grant) = self.docket.grants().iter().find(|grant| grant.is_arriving()) else { return true };
+        let arena = grant.buffer.platform().arena(grant.arena()).clone();
         let mut fences: SmallVec<[&Fence; 4]> = SmallVec::new();
-        for grant in &mut self.grants {
+        for grant in self.docket.grants_mut() {
             if let Moving::Inputs(run) = &mut grant.moving {
                 let Some(last) = run.get_mut().last_fences() else { return false };
                 fences.extend(last);
@@ -403,14 +391,14 @@ impl Grants {
 
     /// Records that a kernel is launched on the granted storage by a stream, so that no thread is the holder.
     /// Returns the buffers with their grants, but for those whose copies are in flight.
-    pub(super) fn launched(&mut self, label: &Arc<str>) -> SmallVec<[(RawBuffer, OwnerId); 3]> {
-        self.has_started = true;
-        let launched = self.grants.iter_mut().filter_map(|grant| {
+    pub(super) fn launched(&mut self, label: &Arc<str>) -> SmallVec<[(Pin, OwnerId); 3]> {
+        self.docket.has_started = true;
+        let launched = self.docket.grants_mut().iter_mut().filter_map(|grant| {
             grant.kernel = grant.writes().then(|| label.clone());
-            grant.is_launched_on.store(true, Ordering::Relaxed);
-            grant.is_written.store(true, Ordering::Relaxed);
+            grant.marks.set(Mark::LaunchedOn);
+            grant.marks.set(Mark::Written);
             grant.held_by.left(grant.buffer.id(), grant.id);
-            grant.buffer.0.record(|| EventKind::Launched { grant: grant.id });
+            grant.buffer.record(|| EventKind::Launched { grant: grant.id });
             (!grant.is_arriving()).then(|| (grant.buffer.clone(), grant.id))
         });
         launched.collect()
@@ -418,8 +406,8 @@ impl Grants {
 
     /// Counts an operation on the platform of the buffers.
     pub(super) fn count(&self, operation: Operation) {
-        if let Some(grant) = self.grants.first() {
-            grant.buffer.0.platform.counters().count(operation);
+        if let Some(grant) = self.docket.grants().first() {
+            grant.buffer.platform.counters().count(operation);
         }
     }
 
@@ -431,14 +419,14 @@ impl Grants {
 
     /// Records that a kernel has started whose end ends the grants.
     pub(super) fn started(&mut self) {
-        if std::mem::replace(&mut self.has_started, true) {
+        if std::mem::replace(&mut self.docket.has_started, true) {
             return;
         }
-        for grant in &self.grants {
+        for grant in self.docket.grants() {
             grant.launched_on();
             grant.written();
             if !grant.is_arriving() {
-                grant.buffer.0.start(grant.id);
+                grant.buffer.start(grant.id);
             }
         }
     }
@@ -458,13 +446,13 @@ impl Grants {
     /// Begins to copy what the kernel overwrites to a device, behind the kernel. Returns whether all that the
     /// kernel writes will be there.
     pub(super) fn bring_results(&mut self, device: DeviceId, kernel: &Fence) -> bool {
-        let Some(grant) = self.grants.first() else { return false };
+        let Some(grant) = self.docket.grants().first() else { return false };
         let platform = grant.buffer.platform();
-        let arena = platform.arena(grant.arena);
+        let arena = platform.arena(grant.arena());
         let goal = platform.home(device).filter(|_| guard(|| arena.orders_work()).unwrap_or(false));
         let Some(goal) = goal else { return false };
         let mut all_come = true;
-        for grant in self.grants.iter_mut().filter(|grant| grant.writes()) {
+        for grant in self.docket.grants_mut().iter_mut().filter(|grant| grant.writes()) {
             let run = match grant.moving {
                 Moving::Nothing if grant.overwrites() => {
                     Run::behind(&grant.buffer, (grant.id, goal), kernel, grant.acquired_at)
@@ -481,7 +469,7 @@ impl Grants {
 
     /// Returns whether copies of what the kernel only reads are not known to have ended.
     pub(super) fn are_arriving(&mut self) -> bool {
-        let mut grants = self.grants.iter_mut();
+        let mut grants = self.docket.grants_mut().iter_mut();
         grants.any(|grant| match &mut grant.moving {
             Moving::Inputs(run) => !run.get_mut().have_copies_ended(),
             _ => false,
@@ -490,13 +478,14 @@ impl Grants {
 
     /// Takes the copies of results in flight.
     fn take_results(&mut self) -> SmallVec<[Box<Mutex<Run>>; 1]> {
-        let taken = self.grants.iter_mut().filter_map(|grant| match std::mem::take(&mut grant.moving) {
-            Moving::Results(run) => Some(run),
-            other => {
-                grant.moving = other;
-                None
-            }
-        });
+        let taken =
+            self.docket.grants_mut().iter_mut().filter_map(|grant| match std::mem::take(&mut grant.moving) {
+                Moving::Results(run) => Some(run),
+                other => {
+                    grant.moving = other;
+                    None
+                }
+            });
         taken.collect()
     }
 
@@ -505,8 +494,35 @@ impl Grants {
     /// # Errors
     /// [`AcquireError::DeviceLost`] if a device was lost meanwhile; the bytes granted for writing are then
     /// poisoned.
-    pub fn release(self) -> Result<(), AcquireError> {
+    pub fn release(mut self) -> Result<(), AcquireError> {
+        if self.docket.is_quiet() {
+            if self.release_at_once() {
+                return Ok(());
+            }
+            self.docket.drop_ended();
+        }
         self.end(Outcome::Done)
+    }
+
+    /// Releases the grants in the common case. Returns whether none is left.
+    #[inline(always)]
+    fn release_at_once(&mut self) -> bool {
+        // What is written comes last: after a commit, no loss fails the release.
+        let (grants, mut writers) = (self.docket.grants_mut(), 0);
+        let mut readers_end = grants.iter_mut().rev().map(|grant| match grant.writes() {
+            true => {
+                writers += 1;
+                true
+            }
+            false => grant.release_at_once(),
+        });
+        let have_ended = readers_end.all(|has_ended| has_ended)
+            && (writers == 0
+                || grants.iter_mut().rev().all(|grant| !grant.is_open() || grant.release_at_once()));
+        if have_ended {
+            self.docket.have_ended();
+        }
+        have_ended
     }
 
     /// Ends access of a kernel that never started, although its storage was handed out. The contents stay as
@@ -540,7 +556,7 @@ impl Grants {
     /// Declares lost devices after a kernel failed, before the grants end. No waiting request is then
     /// admitted to a lost memory.
     pub(super) fn notice_losses(&self) {
-        if let Some(grant) = self.grants.first() {
+        if let Some(grant) = self.docket.grants().first() {
             grant.buffer.platform().notice_losses();
         }
     }
@@ -560,7 +576,7 @@ impl Grants {
             self.notice_losses();
             outcome = Outcome::Failed;
         }
-        let is_refused = outcome == Outcome::Clean && self.grants.iter().any(Grant::overwrites);
+        let is_refused = outcome == Outcome::Clean && self.docket.grants().iter().any(Grant::overwrites);
         if outcome == Outcome::Failed || is_refused {
             self.wait_for_tail();
         }
@@ -569,8 +585,8 @@ impl Grants {
         let results = self.take_results();
         // What is written comes last: after a commit, no loss fails the release.
         for writes in [false, true] {
-            let ends = |grant: &&mut Grant| grant.open && grant.writes() == writes;
-            for grant in self.grants.iter_mut().rev().filter(ends) {
+            let ends = |grant: &&mut Grant| grant.is_open() && grant.writes() == writes;
+            for grant in self.docket.grants_mut().iter_mut().rev().filter(ends) {
                 let fails = is_whole && result.is_err();
                 let mut released = grant.release(if fails { Outcome::Failed } else { outcome });
                 if matches!(released, Err(AcquireError::NotClean { .. })) {
@@ -579,7 +595,7 @@ impl Grants {
                 result = result.and(released);
             }
         }
-        self.grants.clear();
+        self.docket.roll_back();
         if let Err(cause) = ended {
             return Err(AcquireError::KernelFailed { cause });
         }
@@ -595,7 +611,7 @@ impl Grants {
     pub fn roll_back(mut self) {
         let _ = self.finish_kernels();
         self.wait_for_tail();
-        while let Some(mut grant) = self.grants.pop() {
+        while let Some(mut grant) = self.docket.pop() {
             let _ = grant.end(grant.roll_back(), PoisonedEnd::Failed);
         }
     }
@@ -603,8 +619,8 @@ impl Grants {
     /// Waits until launched work can no longer touch the storage. If the arena fails to report the end, there
     /// is nothing more to wait for.
     fn wait_for_tail(&self) {
-        if let Some(grant) = self.grants.iter().find(|grant| grant.is_launched_on()) {
-            let arena = grant.buffer.platform().arena(grant.arena);
+        if let Some(grant) = self.docket.grants().iter().find(|grant| grant.is_launched_on()) {
+            let arena = grant.buffer.platform().arena(grant.arena());
             let _ = guard(|| arena.tail().and_then(Fence::wait));
         }
     }
@@ -619,16 +635,16 @@ impl Grants {
             let _ = self.end(Outcome::Failed);
             return Err(error);
         }
-        for index in 0..self.grants.len() {
-            if let Err(error) = self.grants[index].downgrade() {
+        for index in 0..self.docket.grants().len() {
+            if let Err(error) = self.docket.grants_mut()[index].downgrade() {
                 let _ = self.end(Outcome::Failed);
                 return Err(error);
             }
         }
-        for item in &mut self.items {
+        for item in self.docket.listed.iter_mut().flatten() {
             item.claim.access = Access::ReadOnly;
         }
-        self.grants.iter_mut().for_each(|grant| *grant.is_written.get_mut() = false);
+        self.docket.grants_mut().iter_mut().for_each(|grant| grant.marks.clear(Mark::Written));
         self.take_results().into_iter().for_each(|run| _ = run.into_inner().complete_behind());
         Ok(self)
     }
@@ -636,11 +652,14 @@ impl Grants {
 
 impl Drop for Grants {
     fn drop(&mut self) {
-        let _ = self.finish_kernels();
-        self.wait_for_tail();
-        // Grants end in reverse canonical order.
-        while let Some(grant) = self.grants.pop() {
-            drop(grant);
+        let is_over = self
+            .docket
+            .get_mut()
+            .is_none_or(|contents| !contents.grants().iter().any(|grant| grant.is_open()));
+        if !is_over {
+            let _ = self.finish_kernels();
+            self.wait_for_tail();
+            self.docket.roll_back();
         }
     }
 }

@@ -21,6 +21,9 @@ type Entry = (BufferId, OwnerId);
 /// until it reads the note of the loss.
 type Entries = BTreeMap<Entry, u32>;
 
+/// Number of entries that a list holds without a tree.
+const FEW: usize = 16;
+
 /// Notes per living thread: grants on its list that other threads have taken over or ended.
 static GONE: StaticMutex<BTreeMap<u64, Entries>> = StaticMutex::new(BTreeMap::new());
 
@@ -105,27 +108,69 @@ struct Held {
     list: RefCell<List>,
 }
 
-#[derive(Default)]
 struct List {
-    /// The entries in the canonical order of their buffers.
-    entries: Entries,
+    /// The entries, one for each occurrence, while there are few: the first `few_len`.
+    few: [Entry; FEW],
+    few_len: usize,
+    /// The entries in the canonical order of their buffers, once there were more.
+    many: Entries,
     tidy_at: usize,
 }
 
 impl List {
+    fn len(&self) -> usize {
+        self.few_len + self.many.len()
+    }
+
     /// Adds one occurrence of an entry.
+    #[inline(always)]
     fn add(&mut self, entry: Entry) {
-        *self.entries.entry(entry).or_default() += 1;
+        if self.many.is_empty()
+            && let Some(free) = self.few.get_mut(self.few_len)
+        {
+            *free = entry;
+            self.few_len += 1;
+            return;
+        }
+        self.add_to_many(entry);
+    }
+
+    #[inline(never)]
+    fn add_to_many(&mut self, entry: Entry) {
+        for entry in self.few[..take(&mut self.few_len)].iter().copied().chain([entry]) {
+            *self.many.entry(entry).or_default() += 1;
+        }
     }
 
     /// Removes up to `times` occurrences of an entry.
+    #[inline(always)]
     fn remove(&mut self, entry: Entry, times: u32) {
-        if let MapEntry::Occupied(mut there) = self.entries.entry(entry) {
+        if self.many.is_empty() {
+            for _ in 0..times {
+                let few = &mut self.few[..self.few_len];
+                let Some(place) = few.iter().rposition(|few| *few == entry) else { break };
+                few[place] = few[few.len() - 1];
+                self.few_len -= 1;
+            }
+        } else if let MapEntry::Occupied(mut there) = self.many.entry(entry) {
             match there.get().saturating_sub(times) {
                 0 => drop(there.remove()),
                 left => *there.get_mut() = left,
             }
         }
+    }
+
+    /// Returns the last buffer in canonical order.
+    fn last(&self) -> Option<BufferId> {
+        let many = self.many.last_key_value().map(|(&(buffer, _), _)| buffer);
+        many.or_else(|| self.few[..self.few_len].iter().map(|&(buffer, _)| buffer).max())
+    }
+
+    /// Returns the grants of a buffer.
+    fn of(&self, buffer: BufferId) -> Vec<OwnerId> {
+        let many = self.many.range((buffer, OwnerId(0))..=(buffer, OwnerId(u64::MAX)));
+        let few = self.few[..self.few_len].iter().filter(|(few, _)| *few == buffer);
+        many.map(|(&(_, grant), _)| grant).chain(few.map(|&(_, grant)| grant)).collect()
     }
 }
 
@@ -133,7 +178,8 @@ impl Held {
     fn new() -> Self {
         let holder = NEXT_HOLDER.fetch_add(1, Ordering::Relaxed);
         GONE.with(|notes| notes.insert(holder, Entries::new()));
-        let list = List { entries: Entries::new(), tidy_at: TIDY_AT };
+        let nothing = (BufferId(0), OwnerId(0));
+        let list = List { few: [nothing; FEW], few_len: 0, many: Entries::new(), tidy_at: TIDY_AT };
         Self { holder, list: RefCell::new(list) }
     }
 
@@ -146,7 +192,7 @@ impl Held {
         for (entry, times) in gone {
             list.remove(entry, times);
         }
-        list.tidy_at = TIDY_AT.max(list.entries.len() * 2);
+        list.tidy_at = TIDY_AT.max(list.len() * 2);
     }
 }
 
@@ -166,10 +212,11 @@ fn is_here(holder: u64) -> bool {
 
 /// Adds a grant to this thread's list and returns the thread's id. A thread that is ending has no list, and
 /// returns the id of a grant without a holder.
+#[inline(always)]
 fn add(entry: Entry) -> u64 {
     let added = HELD.try_with(|held| {
         let mut list = held.list.borrow_mut();
-        if list.entries.len() >= list.tidy_at {
+        if list.len() >= list.tidy_at {
             held.tidy(&mut list);
         }
         list.add(entry);
@@ -207,26 +254,20 @@ pub(crate) fn holds(buffer: BufferId) -> bool {
 
 /// Returns the grants of a buffer that this thread holds.
 pub(crate) fn grants(buffer: BufferId) -> Vec<OwnerId> {
-    let of = |list: &List| {
-        let entries = list.entries.range((buffer, OwnerId(0))..=(buffer, OwnerId(u64::MAX)));
-        entries.map(|(&(_, grant), _)| grant).collect::<Vec<_>>()
-    };
     let found = HELD.try_with(|held| {
         let mut list = held.list.borrow_mut();
-        if of(&list).is_empty() {
+        if list.of(buffer).is_empty() {
             return Vec::new();
         }
         held.tidy(&mut list);
-        of(&list)
+        list.of(buffer)
     });
     found.unwrap_or_default()
 }
 
 /// Returns a buffer that this thread holds and that comes at or after `buffer` in the canonical order.
 pub(crate) fn at_or_after(buffer: BufferId) -> Option<BufferId> {
-    let highest = |list: &List| {
-        list.entries.last_key_value().map(|(&(held, _), _)| held).filter(|held| *held >= buffer)
-    };
+    let highest = |list: &List| list.last().filter(|held| *held >= buffer);
     let found = HELD.try_with(|held| {
         let mut list = held.list.borrow_mut();
         highest(&list)?;
@@ -257,7 +298,7 @@ mod tests {
     /// A thread that hands all of its grants to others is never notified of their release.
     #[test]
     fn the_list_does_not_outgrow_what_is_held() {
-        let length = || HELD.with(|held| held.list.borrow().entries.len());
+        let length = || HELD.with(|held| held.list.borrow().len());
         let holders: Vec<_> = (0..200).map(|buffer| (buffer, add((BufferId(buffer), OwnerId(1))))).collect();
         assert_eq!(length(), 200);
         for (buffer, holder) in holders {

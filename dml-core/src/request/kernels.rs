@@ -16,8 +16,9 @@ use crate::buffer::error::ViewError;
 use crate::memory::error::TransferError;
 use crate::memory::fence::Fence;
 use crate::request::course::launched;
+use crate::request::docket::{self, Item};
 use crate::request::flight::{InFlight, waited};
-use crate::request::grants::{Grants, Item};
+use crate::request::grants::Grants;
 use crate::request::launch::{Launch, LaunchArg, LaunchError, Launcher, Scalar};
 use crate::request::region::Region;
 use crate::request::submit::Items;
@@ -144,20 +145,20 @@ impl Grants {
         if !(is_in_order && are_in_order) {
             self.finish_kernels().map_err(LaunchError::failed)?;
         }
-        let own = std::mem::replace(&mut self.items, views);
+        let own = self.docket.listed.replace(views);
         let launch = Launch::new(&range, &shape, &arguments);
         let fence = launched(|| kernel.launch(&launch, self));
-        self.items = own;
+        self.docket.listed = own;
         if let Err(LaunchError::Failed(cause)) = &fence {
             let message = guard(|| cause.to_string()).unwrap_or_else(|message| message.to_string());
-            self.ended = Err(TransferError::Framework { call: "launch", code: 0, message: message.into() });
+            self.docket.launched().ended =
+                Err(TransferError::Framework { call: "launch", code: 0, message: message.into() });
         }
         let fence = fence?;
         self.started();
         self.count(Operation::Kernel);
-        let kernels = self.kernels.get_or_insert_with(|| {
-            Box::new(Mutex::new(Kernels { fences: Fences::new(), are_in_order: true }))
-        });
+        let new = || Mutex::new(Kernels { fences: Fences::new(), are_in_order: true });
+        let kernels = self.docket.launched().kernels.get_or_insert_with(new);
         let kernels = kernels.get_mut();
         kernels.fences.push(fence);
         kernels.are_in_order &= is_in_order;
@@ -171,24 +172,29 @@ impl Grants {
     }
 
     fn kernels(&mut self) -> Option<&mut Kernels> {
-        self.kernels.as_mut().map(|kernels| kernels.get_mut())
+        self.docket.launched.as_mut()?.kernels.as_mut().map(|kernels| kernels.get_mut())
     }
 
     /// Takes the kernels in flight, and the failure of those that have ended.
     pub(super) fn take_kernels(&mut self) -> (Fences, Result<u64, TransferError>) {
-        let fences = self.kernels.take().map_or_else(Fences::new, |kernels| kernels.into_inner().fences);
-        (fences, self.ended.clone())
+        let Some(launched) = &mut self.docket.launched else { return (Fences::new(), Ok(0)) };
+        let fences = launched.kernels.take().map_or_else(Fences::new, |kernels| kernels.into_inner().fences);
+        (fences, launched.ended.clone())
     }
 
     /// Waits for the kernels in flight, and returns the first error of any kernel.
     pub(super) fn finish_kernels(&mut self) -> Result<u64, TransferError> {
         let (fences, ended) = self.take_kernels();
-        self.ended = fences.into_iter().map(waited).fold(ended, Result::and);
-        self.ended.clone()
+        if fences.is_empty() {
+            return ended;
+        }
+        let ended = fences.into_iter().map(waited).fold(ended, Result::and);
+        self.docket.launched().ended = ended.clone();
+        ended
     }
 
     /// Returns the arguments with the access that was granted, and the items of their views.
-    fn resolved(&self, given: &[GrantArg<'_>]) -> Result<(Vec<LaunchArg>, SmallVec<[Item; 3]>), ViewError> {
+    fn resolved(&self, given: &[GrantArg<'_>]) -> Result<(Vec<LaunchArg>, docket::Items), ViewError> {
         let mut views = SmallVec::new();
         let arguments = given.iter().map(|GrantArg(argument)| {
             let (region, only_reads) = match argument {

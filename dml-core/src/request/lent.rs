@@ -6,7 +6,7 @@ use crate::base::id::ArenaId;
 use crate::base::sync::Arc;
 use crate::buffer::RawBuffer;
 use crate::buffer::error::{AcquireError, Unattached};
-use crate::buffer::lock::External;
+use crate::buffer::locked::External;
 use crate::buffer::storage::{ArenaStorage, FreeOrder};
 use crate::memory::block::{ExternalBlock, NewBlock};
 use crate::memory::error::{AllocError, Breach};
@@ -68,7 +68,7 @@ impl RawBuffer {
             let ExternalBlock { new, container } = offered.take().expect("attached once");
             let NewBlock { block, host } = new.into_inner();
             locked.put(arena, ArenaStorage::new(block, host, FreeOrder::External));
-            locked.external.push((arena, container as External));
+            locked.rare().external.push((arena, container as External));
             self.0.record(|| EventKind::Attached { arena, commit });
             Ok(())
         });

@@ -5,6 +5,7 @@ pub(crate) mod acquisition;
 pub(crate) mod behind;
 pub(crate) mod course;
 pub(crate) mod direct;
+pub(crate) mod docket;
 pub(crate) mod external;
 pub(crate) mod flight;
 pub(crate) mod grant;

@@ -41,15 +41,15 @@ impl Platform {
     }
 
     /// Starts an acquire for kernels of a device, through the device's home arena.
-    pub fn acquire(&self, device: DeviceId) -> Acquire {
-        Acquire::new(self.clone(), self.home_of(device))
+    pub fn acquire<'a>(&self, device: DeviceId) -> Acquire<'a> {
+        Acquire::new(self, self.home_of(device))
     }
 
     /// Starts an acquire through the given arena, for a device that has several. In a
     /// [store](crate::ArenaDesc::store) no kernel runs, and the grants are for
     /// [`read_bytes`](crate::Grants::read_bytes) and [`write_bytes`](crate::Grants::write_bytes).
-    pub fn acquire_in(&self, arena: ArenaId) -> Acquire {
-        Acquire::new(self.clone(), self.knows(arena).map(|()| arena))
+    pub fn acquire_in<'a>(&self, arena: ArenaId) -> Acquire<'a> {
+        Acquire::new(self, self.knows(arena).map(|()| arena))
     }
 
     /// Returns the arena that the kernels of a device use.

@@ -91,8 +91,9 @@ impl Prefetch {
                 Poll::Ready(ended) => ended,
             },
             Ok(Planned::Behind(arena)) => {
-                let acquire = buffer.platform().acquire_in(arena).read(&buffer.range(bytes.clone()));
-                let behind = Behind::begin(buffer.name(), acquire.located_at(origin));
+                let region = buffer.range(bytes.clone());
+                let acquire = buffer.platform().acquire_in(arena).read(&region).located_at(origin);
+                let behind = Behind::begin(buffer.name(), acquire);
                 return Self { course: Course::Behind(behind, buffer.name()), stop };
             }
             Ok(Planned::Answered(Begin::Busy { reason, .. })) => {
@@ -200,7 +201,7 @@ fn plan(
         let owner = locked.new_grant();
         match locked.state.prefetch(routes, owner, arena, span) {
             Begin::Plan(plan) => {
-                let run = SharedRun::new(Run::new(buffer, plan, origin), stop.clone());
+                let run = SharedRun::new(Run::new(buffer.clone().into(), plan, origin), stop.clone());
                 locked.add_prefetch(&run);
                 Planned::Run(run)
             }

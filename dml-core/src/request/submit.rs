@@ -368,14 +368,14 @@ impl Ready<'_> {
         }
     }
 
-    fn acquire(&self, origin: &'static Location<'static>) -> Acquire {
+    fn acquire(&self, origin: &'static Location<'static>) -> Acquire<'_> {
         let mut acquire = self.course.acquire(origin);
         if self.course.is_in_order {
-            acquire.purpose = Purpose::SharedSubmission;
+            acquire = acquire.with_purpose(Purpose::SharedSubmission);
         }
         for argument in &self.arguments {
             if let LaunchArg::Buffer { buffer, access, ranges } = argument {
-                ranges.iter().for_each(|bytes| acquire.want(buffer.clone(), bytes.clone(), *access));
+                ranges.iter().for_each(|bytes| acquire.want(buffer, bytes.clone(), *access));
             }
         }
         acquire
@@ -534,17 +534,17 @@ impl Platform {
     /// [`CudaArena::fence_of`]: https://docs.rs/dml-arenas/latest/dml_arenas/struct.CudaArena.html#method.fence_of
     /// [`CudaArena`]: https://docs.rs/dml-arenas/latest/dml_arenas/struct.CudaArena.html#method.stream
     #[track_caller]
-    pub fn submit_with(
+    pub fn submit_with<'a>(
         &self,
         device: DeviceId,
         label: &str,
-        buffers: impl FnOnce(Acquire) -> Acquire,
+        buffers: impl FnOnce(Acquire<'a>) -> Acquire<'a>,
         launch: impl FnOnce(&mut Grants) -> Result<Fence, LaunchError>,
     ) -> Result<Submission, SubmitError> {
         let origin = Location::caller();
         let course = Course::new(self.clone(), device, label.into(), true)?;
         let own = course.acquire(origin);
-        let acquire = buffers(own.clone()).made_as(own);
+        let acquire = buffers(own.clone()).made_as(&own);
         course.stream.wait_for_room()?;
         let (mut grants, failures) = loop {
             let failures = course.stream.failures();

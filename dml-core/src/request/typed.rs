@@ -147,7 +147,7 @@ impl<T: Pod> Buffer<T> {
         self.raw.will_not_use(arena)
     }
 
-    pub(super) fn host_acquire(&self) -> Result<Acquire, AcquireError> {
+    pub(super) fn host_acquire<'a>(&self) -> Result<Acquire<'a>, AcquireError> {
         let platform = self.raw.platform();
         let host = platform.host().ok_or(AcquireError::NoArena { device: DeviceId(0) })?;
         Ok(platform.acquire(host))

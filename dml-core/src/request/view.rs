@@ -1,37 +1,31 @@
 //! Views of granted bytes as slices.
 
 use crate::base::access::Claim;
-use crate::base::names::BufferName;
 use crate::base::range::Span;
-use crate::buffer::error::AcquireError;
-use crate::buffer::error::ViewError;
+use crate::buffer::error::{AcquireError, ViewError};
+use crate::buffer::lock::BufferInner;
 use crate::memory::host::Lease;
+use crate::request::grant::{Mark, Marks};
 use crate::request::grants::{Grants, cast_error};
 use crate::request::typed::Buffer;
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One item of [`Grants`], viewed as slices.
 #[derive(Debug)]
 pub struct View<'a> {
-    buffer: BufferName,
+    buffer: &'a BufferInner,
     claim: Claim,
     lease: Option<Lease>,
-    /// Whether the grant's bytes may have been written.
-    is_written: &'a AtomicBool,
+    /// The marks of the grant.
+    marks: &'a Marks,
     _grants: PhantomData<&'a mut Grants>,
 }
 
 impl<'a> View<'a> {
-    pub(super) fn new(
-        buffer: BufferName,
-        claim: Claim,
-        lease: Option<Lease>,
-        is_written: &'a AtomicBool,
-    ) -> Self {
-        Self { buffer, claim, lease, is_written, _grants: PhantomData }
+    pub(super) fn new(buffer: &'a BufferInner, claim: Claim, lease: Option<Lease>, marks: &'a Marks) -> Self {
+        Self { buffer, claim, lease, marks, _grants: PhantomData }
     }
 
     /// Returns the bytes of the buffer that the view shows.
@@ -51,11 +45,10 @@ impl<'a> View<'a> {
     /// # Errors
     /// [`ViewError::Size`], [`ViewError::Alignment`].
     pub fn slice<T: Pod>(&self) -> Result<&[T], ViewError> {
-        match &self.lease {
-            Some(lease) if !self.span().is_empty() => {
-                lease.slice(self.span()).map_err(|error| cast_error(self.buffer.clone(), self.span(), error))
-            }
-            _ => Ok(&[]),
+        let slice = self.lease.as_ref().filter(|_| !self.span().is_empty());
+        match slice.and_then(|lease| lease.slice(self.span())) {
+            Some(slice) => slice.map_err(|error| cast_error(self.buffer.name(), self.span(), error)),
+            None => Ok(&[]),
         }
     }
 
@@ -65,16 +58,15 @@ impl<'a> View<'a> {
     /// [`ViewError::NotWritable`] for an item that was requested for reading, [`ViewError::Size`],
     /// [`ViewError::Alignment`].
     pub fn slice_mut<T: Pod>(&mut self) -> Result<&mut [T], ViewError> {
-        let (buffer, span) = (&self.buffer, self.claim.span);
+        let (buffer, span) = (self.buffer, self.claim.span);
         if !self.is_writable() {
-            return Err(ViewError::NotWritable { buffer: buffer.clone(), span });
+            return Err(ViewError::NotWritable { buffer: buffer.name(), span });
         }
-        match &mut self.lease {
-            Some(lease) if !span.is_empty() => {
-                self.is_written.store(true, Ordering::Relaxed);
-                lease.slice_mut(span).map_err(|error| cast_error(buffer.clone(), span, error))
-            }
-            _ => Ok(&mut []),
+        let Some(lease) = self.lease.as_mut().filter(|_| !span.is_empty()) else { return Ok(&mut []) };
+        self.marks.set(Mark::Written);
+        match lease.slice_mut(span) {
+            Some(slice) => slice.map_err(|error| cast_error(buffer.name(), span, error)),
+            None => Ok(&mut []),
         }
     }
 }

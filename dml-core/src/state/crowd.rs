@@ -16,14 +16,14 @@ use std::ops::Deref;
 
 /// Number of entries beyond which the set has an index.
 const INDEXED: usize = 32;
+/// Number of entries up to which a request looks at each of them before it asks for a plan.
+const FEW: usize = 8;
 
 /// The entries of a buffer's requestor-set.
 #[derive(Debug, Default)]
 pub(super) struct Requestors {
-    entries: SmallVec<[Requestor; 2]>,
+    entries: SmallVec<[Requestor; 1]>,
     index: Option<Box<Index>>,
-    /// The entries on streams.
-    streamed: Streamed,
 }
 
 /// The number of entries on each stream, and of those that write.
@@ -67,6 +67,8 @@ struct Index {
     users: BTreeMap<(ArenaId, bool), BTreeSet<OwnerId>>,
     /// The number of entries of each arena.
     requested: BTreeMap<ArenaId, usize>,
+    /// The entries on streams.
+    streamed: Streamed,
 }
 
 /// Spans of grants, by key; they may overlap. Within one size class, spans are ordered by their starts. A
@@ -127,6 +129,7 @@ impl Index {
     fn add(&mut self, place: usize, entry: &Requestor) {
         self.places.insert(entry.grant, place);
         *self.requested.entry(entry.arena).or_default() += 1;
+        self.streamed.add(entry);
         self.add_claims(entry);
     }
 
@@ -143,6 +146,7 @@ impl Index {
 
     fn remove(&mut self, entry: &Requestor) {
         self.places.remove(&entry.grant);
+        self.streamed.remove(entry);
         if let Some(count) = self.requested.get_mut(&entry.arena) {
             *count -= 1;
             if *count == 0 {
@@ -190,9 +194,14 @@ impl Requestors {
             self.entries[place].kernels += earlier.kernels;
         }
         let entry = &mut self.entries[place];
-        self.streamed.remove(entry);
+        let mut streamed = self.index.as_mut().map(|index| &mut index.streamed);
+        if let Some(streamed) = &mut streamed {
+            streamed.remove(entry);
+        }
         entry.phase = Phase::InFlight;
-        self.streamed.add(entry);
+        if let Some(streamed) = &mut streamed {
+            streamed.add(entry);
+        }
         earlier.map(|earlier| earlier.arena)
     }
 
@@ -202,12 +211,21 @@ impl Requestors {
         self.entries.iter().position(is_it)
     }
 
+    /// Returns the number of entries on a stream, and of those that write.
+    fn on(&self, stream: ArenaId) -> (usize, usize) {
+        match &self.index {
+            Some(index) => index.streamed.on(stream),
+            None => {
+                let there = self.entries.iter().filter(|entry| entry.on_stream() == Some(stream));
+                there.fold((0, 0), |(all, writing), entry| (all + 1, writing + usize::from(entry.writes())))
+            }
+        }
+    }
+
     /// Returns the stream on which all entries are.
     pub(super) fn only_stream(&self) -> Option<ArenaId> {
-        match self.streamed.0[..] {
-            [(arena, all, _)] if all == self.entries.len() => Some(arena),
-            _ => None,
-        }
+        let stream = self.entries.first()?.on_stream()?;
+        (self.on(stream).0 == self.entries.len()).then_some(stream)
     }
 
     /// Returns whether a kernel on a stream writes any byte of a span.
@@ -238,17 +256,41 @@ impl Requestors {
         if let Some(index) = &mut self.index {
             index.add(self.entries.len(), &entry);
         }
-        self.streamed.add(&entry);
         self.entries.push(entry);
         if self.index.is_none() && self.entries.len() > INDEXED {
             self.index = Some(Box::new(Index::new(&self.entries)));
         }
     }
 
+    /// Returns the entries, if there are few: then they have no index.
+    #[inline(always)]
+    pub(super) fn few(&self) -> Option<&[Requestor]> {
+        (self.entries.len() <= FEW && self.index.is_none()).then_some(&self.entries)
+    }
+
+    /// Adds a granted entry to few.
+    #[inline(always)]
+    pub(super) fn push_to_few(&mut self, entry: Requestor) {
+        debug_assert!(self.few().is_some() && entry.on_stream().is_none());
+        self.entries.push(entry);
+    }
+
+    /// Removes the entry at a position of few. The last entry moves there.
+    #[inline(always)]
+    pub(super) fn remove_of_few(&mut self, place: usize) {
+        let last = self.entries.len() - 1;
+        if place != last {
+            self.entries.swap(place, last);
+        }
+        self.entries.truncate(last);
+        if last == 0 && self.entries.spilled() {
+            self.entries.shrink_to_fit();
+        }
+    }
+
     /// Removes the entry at a position. The last entry moves there.
     pub(super) fn swap_remove(&mut self, place: usize) -> Requestor {
         let entry = self.entries.swap_remove(place);
-        self.streamed.remove(&entry);
         if let Some(index) = &mut self.index {
             index.remove(&entry);
             if let Some(moved) = self.entries.get(place) {
@@ -273,14 +315,14 @@ impl Requestors {
 
     /// Replaces the claims of the entry at a position.
     pub(super) fn set_claims(&mut self, place: usize, claims: Claims) {
-        let Self { entries, index, streamed } = self;
+        let Self { entries, index } = self;
         if let Some(index) = index {
             index.remove_claims(&entries[place]);
+            index.streamed.remove(&entries[place]);
         }
-        streamed.remove(&entries[place]);
         entries[place].set_claims(claims);
-        streamed.add(&entries[place]);
         if let Some(index) = index {
+            index.streamed.add(&entries[place]);
             index.add_claims(&entries[place]);
         }
     }
@@ -295,7 +337,7 @@ impl Requestors {
     /// Returns whether a claim of any entry conflicts with any of `claims`, apart from the entries on a
     /// stream that the request follows.
     pub(super) fn conflict(&self, claims: &Claims, stream: Option<ArenaId>) -> bool {
-        if stream.is_some_and(|stream| self.streamed.on(stream).0 == self.entries.len()) {
+        if stream.is_some_and(|stream| self.on(stream).0 == self.entries.len()) {
             return false;
         }
         let follows = |entry: &Requestor| stream.is_some() && entry.on_stream() == stream;
@@ -314,7 +356,7 @@ impl Requestors {
     pub(super) fn add_not_written_on(&self, stream: ArenaId, span: Span, parts: &mut Parts) {
         let kept = parts.len();
         parts.push(span);
-        if self.streamed.on(stream).1 == 0 {
+        if self.on(stream).1 == 0 {
             return;
         }
         let mut cut = |entry: &Requestor| {
@@ -420,7 +462,7 @@ impl Deref for Requestors {
 /// A clone has no index until an entry is added: most clones are only inspected.
 impl Clone for Requestors {
     fn clone(&self) -> Self {
-        Self { entries: self.entries.clone(), index: None, streamed: self.streamed.clone() }
+        Self { entries: self.entries.clone(), index: None }
     }
 }
 

@@ -15,6 +15,7 @@
 //! I-19, I-21, I-23, I-25 and I-28 of docs/spec.md. It recomputes each of them from scratch.
 
 mod arena_state;
+mod at_once;
 mod crowd;
 mod event;
 mod execution;
@@ -34,6 +35,7 @@ mod users;
 
 pub use crate::memory::map_state::MapState;
 pub use arena_state::{Alloc, ArenaState, Loss, Transition};
+pub(crate) use at_once::Known;
 pub use event::EventKind;
 pub use execution::{Execution, Finished, Next, Report};
 pub use invariant::Violation;
@@ -45,6 +47,7 @@ pub use release::{Outcome, Release};
 pub use requestors::{Copies, CopyId, CopyKind, CopyOp, CopyPhase, Phase, Requestor};
 pub use segments::{Content, Remains, Segments, Status};
 pub use storage::Brings;
+pub(crate) use transition::OneClaim;
 pub use transition::{Begin, Request};
 
 use crate::base::cost::Cost;
@@ -245,6 +248,11 @@ impl BufferState {
     /// Returns the waiting requests in order of arrival.
     pub fn queue(&self) -> impl ExactSizeIterator<Item = &Waiting> {
         self.queue.iter()
+    }
+
+    /// Returns whether requests wait.
+    pub(crate) fn has_queue(&self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// Returns the number of the last commit.

@@ -34,39 +34,67 @@ pub struct Admission {
 
 /// The waiting requests in order of arrival.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct Queue(Option<Box<Filled>>);
+
+/// A queue in which requests wait.
+#[derive(Clone, Debug, Default)]
+struct Filled {
     waiting: VecDeque<Waiting>,
     /// All bytes that they claim, and perhaps bytes of requests that have left. Comparisons ignore it.
     claimed: Spans,
 }
 
 impl Queue {
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.0.is_none()
+    }
+
+    fn waiting(&self) -> &VecDeque<Waiting> {
+        static NONE: VecDeque<Waiting> = VecDeque::new();
+        self.0.as_ref().map_or(&NONE, |filled| &filled.waiting)
     }
 
     pub(super) fn front(&self) -> Option<&Waiting> {
-        self.waiting.front()
+        self.waiting().front()
     }
 
     pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &Waiting> {
-        self.waiting.iter()
+        self.waiting().iter()
     }
 
     pub(super) fn push(&mut self, waiting: Waiting) {
-        waiting.request.claims.iter().for_each(|claim| self.claimed.add(claim.span));
-        self.waiting.push_back(waiting);
+        let filled = self.0.get_or_insert_default();
+        waiting.request.claims.iter().for_each(|claim| filled.claimed.add(claim.span));
+        filled.waiting.push_back(waiting);
+    }
+
+    fn remove(&mut self, ticket: Ticket) -> Option<Waiting> {
+        let filled = self.0.as_mut()?;
+        let index = filled.waiting.binary_search_by_key(&ticket, |waiting| waiting.ticket).ok()?;
+        let removed = filled.waiting.remove(index);
+        self.0.take_if(|filled| filled.waiting.is_empty());
+        removed
+    }
+
+    fn take(&mut self) -> Filled {
+        self.0.take().map_or_else(Filled::default, |filled| *filled)
+    }
+
+    fn fill(&mut self, filled: Filled) {
+        self.0 = (!filled.waiting.is_empty()).then(|| Box::new(filled));
     }
 
     /// Returns whether `claimed` covers the claims of all waiting requests.
     pub(super) fn knows_its_claims(&self) -> bool {
         let mut claims = self.iter().flat_map(|waiting| &waiting.request.claims);
-        claims.all(|claim| self.claimed.contain(claim.span))
+        claims.all(|claim| self.0.as_ref().is_some_and(|filled| filled.claimed.contain(claim.span)))
     }
 
     /// Renumbers the tickets from 1.
     pub(super) fn make_canonical(&mut self) {
-        for (waiting, ticket) in self.waiting.iter_mut().zip(1..) {
+        let waiting = self.0.iter_mut().flat_map(|filled| &mut filled.waiting);
+        for (waiting, ticket) in waiting.zip(1..) {
             waiting.ticket = Ticket(ticket);
         }
     }
@@ -74,7 +102,7 @@ impl Queue {
 
 impl PartialEq for Queue {
     fn eq(&self, other: &Self) -> bool {
-        self.waiting == other.waiting
+        self.waiting() == other.waiting()
     }
 }
 
@@ -82,7 +110,7 @@ impl Eq for Queue {}
 
 impl Hash for Queue {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        self.waiting.hash(hasher);
+        self.waiting().hash(hasher);
     }
 }
 
@@ -160,6 +188,15 @@ impl Earlier {
 impl BufferState {
     /// Submits a new request. Requests that already wait have priority.
     pub fn begin(&mut self, routes: &dyn Routes, request: &Request) -> Begin {
+        let one = request.of_one_claim();
+        let known = one.and_then(|one| Some((self.known(routes, one.arena)?, one)));
+        match known.and_then(|(known, one)| self.begin_at_once(routes, known, one)) {
+            Some(seq) => Begin::Granted(seq),
+            None => self.begin_in_general(routes, request),
+        }
+    }
+
+    pub(super) fn begin_in_general(&mut self, routes: &dyn Routes, request: &Request) -> Begin {
         if let Err(refused) = self.refuses(request) {
             return refused;
         }
@@ -182,10 +219,11 @@ impl BufferState {
     fn takes_a_needed_arena(&self, routes: &dyn Routes, request: &Request) -> bool {
         let uses = self.would_use(routes, request);
         let mut earlier = Earlier::default();
-        for Waiting { request, .. } in self.queue.iter() {
+        let Some(filled) = &self.queue.0 else { return false };
+        for Waiting { request, .. } in &filled.waiting {
             #[cfg(test)]
             tests::count_look();
-            if earlier.needs_one_of(uses) || earlier.bars_all(&self.queue.claimed) {
+            if earlier.needs_one_of(uses) || earlier.bars_all(&filled.claimed) {
                 break;
             }
             let barred = earlier.bars(self, routes, request);
@@ -218,7 +256,7 @@ impl BufferState {
     /// When `ticket` is not larger than every ticket in the queue. The caller assigns the tickets.
     pub fn enqueue(&mut self, ticket: Ticket, request: Request) {
         assert!(
-            self.queue.waiting.back().is_none_or(|last| last.ticket < ticket),
+            self.queue.waiting().back().is_none_or(|last| last.ticket < ticket),
             "tickets grow along the queue (I-21)"
         );
         self.queue.push(Waiting { ticket, request });
@@ -226,8 +264,7 @@ impl BufferState {
 
     /// Removes a request from the queue, and returns whether it was still there.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
-        let found = self.queue.waiting.binary_search_by_key(&ticket, |waiting| waiting.ticket);
-        found.is_ok_and(|index| self.queue.waiting.remove(index).is_some())
+        self.queue.remove(ticket).is_some()
     }
 
     /// Re-evaluates the queue from its head after a change, and admits the requests that can be granted now.
@@ -260,7 +297,7 @@ impl BufferState {
     /// Examines the waiting requests in order, and stops where no later one can be admitted. Returns the
     /// arenas that the examined requests that still wait need idle.
     fn pump_once(&mut self, routes: &dyn Routes, admitted: &mut Vec<Admission>) -> ArenaSet {
-        let Queue { mut waiting, mut claimed } = std::mem::take(&mut self.queue);
+        let Filled { mut waiting, mut claimed } = self.queue.take();
         let (mut earlier, mut stay) = (Earlier::default(), Vec::new());
         while !earlier.bars_all(&claimed)
             && let Some(next) = waiting.pop_front()
@@ -289,15 +326,14 @@ impl BufferState {
             read.ends.iter().for_each(|(start, end)| claimed.add(Span::new(*start, *end)));
         }
         stay.into_iter().rev().for_each(|next| waiting.push_front(next));
-        self.queue = Queue { waiting, claimed };
+        self.queue.fill(Filled { waiting, claimed });
         needs_idle
     }
 
     /// Refuses every waiting request.
     pub(super) fn refuse_all(&mut self, refusal: Refusal) -> Vec<Admission> {
-        let queue = std::mem::take(&mut self.queue);
-        queue
-            .waiting
+        let waiting = self.queue.take().waiting;
+        waiting
             .into_iter()
             .map(|Waiting { ticket, request }| Admission { ticket, request, begin: Begin::Refused(refusal) })
             .collect()

@@ -64,8 +64,7 @@ impl BufferState {
         grant: OwnerId,
         outcome: Outcome,
     ) -> Result<Release, Refusal> {
-        let place = self.requestors.place(grant).ok_or(Refusal::Closed)?;
-        self.release_at(routes, place, outcome)
+        self.release_as(routes, (grant, None), outcome)
     }
 
     /// Ends the grant of a kernel with these claims. On a stream, it may share its entry with other kernels.
@@ -78,8 +77,32 @@ impl BufferState {
         (grant, arena, claims): (OwnerId, ArenaId, &Claims),
         outcome: Outcome,
     ) -> Result<Release, Refusal> {
-        let place = self.requestors.place(grant).or_else(|| self.requestors.on_stream(arena, claims));
-        self.release_at(routes, place.ok_or(Refusal::Closed)?, outcome)
+        self.release_as(routes, (grant, Some((arena, claims))), outcome)
+    }
+
+    fn release_as(
+        &mut self,
+        routes: &dyn Routes,
+        of: (OwnerId, Option<(ArenaId, &Claims)>),
+        outcome: Outcome,
+    ) -> Result<Release, Refusal> {
+        let arena = self.requestors.place(of.0).map(|place| self.requestors[place].arena);
+        let known = arena.and_then(|arena| self.known(routes, arena));
+        match known.and_then(|mut known| self.release_at_once(routes, &mut known, of, outcome)) {
+            Some(release) => Ok(release),
+            None => self.release_in_general(routes, of, outcome),
+        }
+    }
+
+    pub(super) fn release_in_general(
+        &mut self,
+        routes: &dyn Routes,
+        (grant, on_stream): (OwnerId, Option<(ArenaId, &Claims)>),
+        outcome: Outcome,
+    ) -> Result<Release, Refusal> {
+        let on_stream = || on_stream.and_then(|(arena, claims)| self.requestors.on_stream(arena, claims));
+        let place = self.requestors.place(grant).or_else(on_stream).ok_or(Refusal::Closed)?;
+        self.release_at(routes, place, outcome)
     }
 
     /// Ends all kernels on streams as failed, because their streams are lost.

@@ -1,6 +1,6 @@
 //! The users of a buffer: kernels with a grant, and copies.
 
-use super::Request;
+use super::{OneClaim, Request};
 use crate::base::access::{Claim, Claims};
 use crate::base::id::{ArenaId, DeviceId, KernelId, LinkId, OwnerId, Seq};
 use crate::base::range::Span;
@@ -47,19 +47,29 @@ pub(super) fn writes(claims: &[Claim]) -> bool {
 }
 
 impl Requestor {
-    /// Creates an entry whose plan has not been carried out yet.
-    pub(super) fn new(request: &Request, seq: Seq) -> Self {
-        Self {
-            grant: request.grant,
-            kernel: request.kernel,
-            arena: request.arena,
-            claims: request.claims.clone(),
-            phase: Phase::Preparing,
-            seq_at_grant: seq,
-            is_submission: request.is_submission,
-            kernels: 1,
-            writes: writes(&request.claims),
-        }
+    /// Creates an entry.
+    pub(super) fn new(request: &Request, phase: Phase, seq: Seq) -> Self {
+        let Request { kernel, grant, arena, ref claims, is_submission } = *request;
+        let of = (kernel, grant, arena, is_submission);
+        Self::of(of, (claims.clone(), writes(claims)), phase, seq)
+    }
+
+    /// Creates an entry of one claim, which is not empty.
+    #[inline(always)]
+    pub(super) fn of_one(request: OneClaim, phase: Phase, seq: Seq) -> Self {
+        let OneClaim { kernel, grant, arena, claim, is_submission } = request;
+        let of = (kernel, grant, arena, is_submission);
+        Self::of(of, (Claims::one(claim), claim.access.writes()), phase, seq)
+    }
+
+    #[inline(always)]
+    fn of(
+        (kernel, grant, arena, is_submission): (KernelId, OwnerId, ArenaId, bool),
+        (claims, writes): (Claims, bool),
+        phase: Phase,
+        seq: Seq,
+    ) -> Self {
+        Self { grant, kernel, arena, claims, phase, seq_at_grant: seq, is_submission, kernels: 1, writes }
     }
 
     /// Returns whether any claim of this entry conflicts with any of `claims`.
@@ -156,48 +166,59 @@ impl CopyOp {
 
 /// The copies of a buffer that are reserved or running, in the order of their plans.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Copies(BTreeMap<CopyId, CopyOp>);
+#[allow(clippy::box_collection, reason = "a box is one word, and most buffers have no copies")]
+pub struct Copies(Option<Box<BTreeMap<CopyId, CopyOp>>>);
 
 impl Copies {
+    fn map(&self) -> &BTreeMap<CopyId, CopyOp> {
+        static NONE: BTreeMap<CopyId, CopyOp> = BTreeMap::new();
+        self.0.as_deref().unwrap_or(&NONE)
+    }
+
     /// Returns the number of copies.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.map().len()
     }
 
     /// Returns whether there are no copies.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.is_none()
     }
 
     /// Returns all copies, ordered by plan and by their index in it.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &CopyOp> + Clone {
-        self.0.values()
+        self.map().values()
     }
 
     /// Returns the copy with this id.
     #[must_use]
     pub fn find(&self, id: CopyId) -> Option<&CopyOp> {
-        self.0.get(&id)
+        self.map().get(&id)
     }
 
     pub(super) fn find_mut(&mut self, id: CopyId) -> Option<&mut CopyOp> {
-        self.0.get_mut(&id)
+        self.0.as_mut()?.get_mut(&id)
     }
 
     pub(super) fn insert(&mut self, copy: CopyOp) {
-        self.0.insert(copy.id, copy);
+        self.0.get_or_insert_default().insert(copy.id, copy);
     }
 
     pub(super) fn remove(&mut self, id: CopyId) -> Option<CopyOp> {
-        self.0.remove(&id)
+        let copy = self.0.as_mut()?.remove(&id);
+        self.0.take_if(|map| map.is_empty());
+        copy
     }
 
     /// Removes the copies of one plan and returns them.
-    pub(super) fn take_of(&mut self, owner: OwnerId) -> impl Iterator<Item = CopyOp> {
+    pub(super) fn take_of(&mut self, owner: OwnerId) -> Vec<CopyOp> {
+        let Some(map) = &mut self.0 else { return Vec::new() };
         let of = |index| CopyId { owner, index };
-        self.0.extract_if(of(0)..=of(u32::MAX), |_, _| true).map(|(_, copy)| copy)
+        let copies = map.extract_if(of(0)..=of(u32::MAX), |_, _| true).map(|(_, copy)| copy).collect();
+        self.0.take_if(|map| map.is_empty());
+        copies
     }
 }
 
@@ -206,6 +227,6 @@ impl<'a> IntoIterator for &'a Copies {
     type IntoIter = std::collections::btree_map::Values<'a, CopyId, CopyOp>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.0.values()
+        self.map().values()
     }
 }

@@ -4,7 +4,7 @@
 //! form one segment. Neighbours of different content are never merged: the intersection of their valid-sets
 //! could be empty, and data would be lost.
 
-use crate::base::id::ArenaSet;
+use crate::base::id::{ArenaId, ArenaSet};
 use crate::base::range::Span;
 use rangemap::RangeMap;
 use smallvec::SmallVec;
@@ -40,6 +40,13 @@ pub struct Content {
     pub valid: ArenaSet,
     /// The kind of these contents.
     pub status: Status,
+}
+
+impl Content {
+    /// Returns whether the bytes can be read in `arena` as they are.
+    pub(super) fn is_readable_in(&self, arena: ArenaId) -> bool {
+        self.valid.contains(arena) && matches!(self.status, Status::Zeroed | Status::Defined)
+    }
 }
 
 /// The segments of a buffer.
@@ -89,6 +96,25 @@ impl Segments {
         self.in_span(Span::new(0, self.len))
     }
 
+    /// Returns the content of the whole buffer, if it is the same everywhere.
+    pub(super) fn whole(&self) -> Option<Content> {
+        match self.map {
+            Map::One(content) => Some(content),
+            Map::Many(_) => None,
+        }
+    }
+
+    /// Returns whether all bytes of `span` can be read in `arena` as they are.
+    #[inline(never)]
+    pub(super) fn are_readable_in(&self, span: Span, arena: ArenaId) -> bool {
+        match &self.map {
+            Map::One(content) => content.is_readable_in(arena),
+            Map::Many(map) => {
+                map.overlapping(span.to_range()).all(|(_, content)| content.is_readable_in(arena))
+            }
+        }
+    }
+
     /// Returns the parts of segments that lie in `span`, in order.
     ///
     /// # Complexity
@@ -105,6 +131,15 @@ impl Segments {
         one.into_iter().chain(many.into_iter().flatten().filter_map(move |(range, content)| {
             Span::new(range.start, range.end).intersection(span).map(|part| (part, *content))
         }))
+    }
+
+    /// Replaces the content of all bytes of `span`.
+    #[inline]
+    pub(super) fn set(&mut self, span: Span, content: Content) {
+        match &mut self.map {
+            Map::One(whole) if *whole == content || span == Span::new(0, self.len) => *whole = content,
+            _ => self.update(span, |_| content),
+        }
     }
 
     /// Replaces the content of every part of `span` with the result of `change`.
@@ -162,7 +197,6 @@ impl Segments {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::id::ArenaId;
     use proptest::prelude::*;
 
     fn content(arena: u8) -> Content {

@@ -31,7 +31,30 @@ pub struct Request {
     pub is_submission: bool,
 }
 
+/// A request of one claim, which may be empty.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OneClaim {
+    pub(crate) kernel: KernelId,
+    pub(crate) grant: OwnerId,
+    pub(crate) arena: ArenaId,
+    pub(crate) claim: Claim,
+    pub(crate) is_submission: bool,
+}
+
+impl OneClaim {
+    pub(crate) fn to_request(self) -> Request {
+        let Self { kernel, grant, arena, claim, is_submission } = self;
+        Request { kernel, grant, arena, claims: Claims::of(claim), is_submission }
+    }
+}
+
 impl Request {
+    /// Returns the request as one of one claim, if it is.
+    pub(super) fn of_one_claim(&self) -> Option<OneClaim> {
+        let Self { kernel, grant, arena, ref claims, is_submission } = *self;
+        claims.only().map(|claim| OneClaim { kernel, grant, arena, claim, is_submission })
+    }
+
     /// Returns the arena on whose stream the kernel will be, if it is a submission.
     pub(super) fn stream(&self) -> Option<ArenaId> {
         Some(self.arena).filter(|_| self.is_submission)
@@ -178,13 +201,13 @@ impl BufferState {
             Ok(plan) => plan,
             Err(begin) => return begin,
         };
-        let mut entry = Requestor::new(request, self.commit_seq);
+        let phase = if plan.is_none() { Phase::Granted } else { Phase::Preparing };
+        let entry = Requestor::new(request, phase, self.commit_seq);
         if !request.claims.is_empty() {
             self.arena_mut(request.arena).is_retired = false;
         }
         match plan {
             None => {
-                entry.phase = Phase::Granted;
                 self.requestors.push(entry);
                 self.arena_mut(request.arena).native_refs += 1;
                 Begin::Granted(self.commit_seq)
@@ -216,7 +239,7 @@ impl BufferState {
         }
     }
 
-    fn mark(&mut self, arena: ArenaId, owner: OwnerId, binds: bool) {
+    pub(super) fn mark(&mut self, arena: ArenaId, owner: OwnerId, binds: bool) {
         let transition = &mut self.arena_mut(arena).transition;
         let before = transition.unwrap_or(Transition { owner, steps: 0, binds: false });
         *transition = Some(Transition { owner, steps: before.steps + 1, binds: before.binds || binds });

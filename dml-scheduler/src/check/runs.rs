@@ -379,7 +379,7 @@ impl Check<'_> {
             // Read access also brings in the contents of ranges that the kernel overwrites.
             let access = if argument.access().writes() { Access::ReadWrite } else { Access::ReadOnly };
             for bytes in ranges {
-                acquire = acquire.access(&argument.buffer().range(bytes.clone()), access);
+                acquire = acquire.access_range(argument.buffer(), bytes.clone(), access);
             }
         }
         let mut before = Vec::with_capacity(self.copies.len());
@@ -391,7 +391,7 @@ impl Check<'_> {
             // Bytes outside the footprints are granted too, so that they can be inspected on the kernel's
             // device.
             for bytes in gaps(self.covered(copy, ranges, |_| true), copy.len()) {
-                acquire = acquire.read_write(&copy.range(bytes));
+                acquire = acquire.access_range(copy, bytes, Access::ReadWrite);
             }
         }
         let failed = |cause| CheckError::Launch {

@@ -72,14 +72,14 @@ impl Kernel {
         platform: &Platform,
         device: DeviceId,
         package: &Package,
-    ) -> Result<Acquire, FootprintError> {
+    ) -> Result<Acquire<'_>, FootprintError> {
         let mut acquire = platform.acquire(device);
         if let Some(origin) = self.asked_at {
             acquire = acquire.located_at(origin);
         }
         for (argument, ranges) in self.ranges(package.range())? {
             for bytes in ranges {
-                acquire = acquire.access(&argument.buffer_of(package).range(bytes), argument.access());
+                acquire = acquire.access_range(argument.buffer_of(package), bytes, argument.access());
             }
         }
         Ok(acquire)

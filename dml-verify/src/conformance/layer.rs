@@ -36,16 +36,16 @@ impl<'a> User<'a> {
     }
 
     /// Makes a request for a kernel of the subject's device.
-    fn on_device(&self) -> Acquire {
+    fn on_device<'r>(&self) -> Acquire<'r> {
         self.subject.platform().acquire_in(self.subject.id())
     }
 
-    fn on_host(&self) -> Acquire {
+    fn on_host<'r>(&self) -> Acquire<'r> {
         self.subject.platform().acquire(self.subject.host())
     }
 
     /// Waits for the grant, on this thread or as a future.
-    fn granted(&mut self, request: Acquire) -> Grants {
+    fn granted(&mut self, request: Acquire<'_>) -> Grants {
         let granted = if self.random.once_in(2) { block_on(request.into_future()) } else { request.wait() };
         granted.unwrap_or_else(|error| panic!("{error}"))
     }

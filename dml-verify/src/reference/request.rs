@@ -39,15 +39,15 @@ pub(super) struct Request {
 
 impl Request {
     /// Returns the request as the interface takes it.
-    pub(super) fn ask(&self, platform: &Platform) -> Acquire {
+    pub(super) fn ask(&self, platform: &Platform) -> Acquire<'_> {
         let asked = platform.acquire_in(self.arena);
         let asked = match self.kernel {
             Some(kernel) => asked.kernel(KernelId(kernel)),
             None => asked,
         };
-        let add =
-            |asked: Acquire, item: &Item| asked.access(&item.raw.range(item.range.clone()), item.access);
-        self.items.iter().fold(asked, add)
+        self.items.iter().fold(asked, |asked, Item { raw, range, access, .. }| {
+            asked.access_range(raw, range.clone(), *access)
+        })
     }
 
     /// Returns the error that the request must get if it names something that does not exist: the first such

@@ -161,7 +161,7 @@ impl Stage {
         waits: bool,
     ) -> Option<Result<Grants, AcquireError>> {
         let asked = wants.iter().fold(self.platform.acquire_in(arena), |asked, want| {
-            asked.access(&self.buffers[want.buffer].buffer.range(want.range.clone()), want.access)
+            asked.access_range(&self.buffers[want.buffer].buffer, want.range.clone(), want.access)
         });
         match below(5) {
             _ if !waits => Some(asked.try_now()),

@@ -559,7 +559,7 @@ pub(crate) fn filled<T: Pod>(platform: &Platform, values: &[T]) -> Result<Buffer
 }
 
 /// Begins a request of the host.
-fn on_host(buffer: &RawBuffer) -> Result<Acquire, AcquireError> {
+fn on_host(buffer: &RawBuffer) -> Result<Acquire<'_>, AcquireError> {
     let platform = buffer.platform();
     let host = platform.host().ok_or(AcquireError::NoArena { device: DeviceId(0) })?;
     Ok(platform.acquire(host))

@@ -19,8 +19,8 @@ use super::Violation;
 use super::paths::{NamedPath, named_paths};
 use super::source::{Line, SourceFile, identifiers};
 
-/// Where `unsafe` may stand: the arenas, borrowed data of cached threads, host memory, requests that only
-/// core makes, and launches of kernels on devices.
+/// Where `unsafe` may stand: the arenas, borrowed data of cached threads, what keeps a buffer alive, host
+/// memory, requests that only core makes, and launches of kernels on devices.
 const UNSAFE_PLACES: &[&str] = &[
     "dml-app/src/application.rs",
     "dml-app/src/launch.rs",
@@ -29,8 +29,10 @@ const UNSAFE_PLACES: &[&str] = &[
     "dml-energy/src/nvml.rs",
     "dml-energy/tests/energy.rs",
     "dml-core/src/base/gate.rs",
+    "dml-core/src/buffer/handle.rs",
     "dml-core/src/memory/foreign.rs",
     "dml-core/src/memory/host.rs",
+    "dml-core/src/memory/host/",
     "dml-core/src/memory/request.rs",
     "dml-workloads/src/by_hand/",
     "dml-workloads/src/prepare/variants.rs",

@@ -61,7 +61,7 @@ proptest! {
             let at = |index: prop::sample::Index, set: &Requestors| (!set.is_empty()).then(|| index.index(set.len()));
             match change {
                 Change::Push(kernel, arena, claims) => {
-                    set.push(Requestor::new(&request(grant, kernel, arena, claims), Seq(0)));
+                    set.push(Requestor::new(&request(grant, kernel, arena, claims), Phase::Preparing, Seq(0)));
                 }
                 Change::Remove(index) => _ = at(index, &set).map(|place| set.swap_remove(place)),
                 Change::Forget(index) => _ = at(index, &set).map(|place| set.forget(set[place].grant)),

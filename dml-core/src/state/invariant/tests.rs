@@ -73,7 +73,7 @@ impl Broken {
         let claims = Claims::new([claim(start, end, access)]);
         let request =
             Request { kernel: KernelId(grant), grant: OwnerId(grant), arena, claims, is_submission: false };
-        self.state.requestors.push(Requestor::new(&request, Seq(0)));
+        self.state.requestors.push(Requestor::new(&request, Phase::Preparing, Seq(0)));
         self
     }
 

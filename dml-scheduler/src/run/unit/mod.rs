@@ -37,7 +37,7 @@ use crate::run::commander::Commander;
 use crate::run::hooks::Hooks;
 use dml_core::internal::TraceSpan;
 use dml_core::{
-    AcquireError, DeviceId, DeviceSet, Grants, InFlight, Platform, RawBuffer, record::Operation, span,
+    Access, AcquireError, DeviceId, DeviceSet, Grants, InFlight, Platform, RawBuffer, record::Operation, span,
 };
 use std::cell::Cell;
 use std::error::Error;
@@ -431,7 +431,7 @@ pub(crate) fn bring<'a>(
             // Another request uses the buffer, so this thread queues as a reader. Until the results arrive,
             // only the device that computed them has them.
             Err(AcquireError::Busy { .. }) => {
-                let acquire = platform.acquire(goal).read(&buffer.range(bytes));
+                let acquire = platform.acquire(goal).access_range(buffer, bytes, Access::ReadOnly);
                 commander.wait_for(acquire)?.release()?;
             }
             brought => brought?,
