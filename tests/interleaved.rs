@@ -7,7 +7,8 @@
 
 #![cfg(not(dml_loom))]
 
-use dml::core::internal::state::{MapState, Outcome};
+use dml::core::Access::{self, ReadOnly, WriteInvalidate};
+use dml::core::internal::state::{Brings, MapState, Outcome};
 use dml::core::{Concurrency, Span};
 use dml_verify::machine::{Mix, Op, ops, refine, run};
 use dml_verify::{CONCURRENCIES, Shape};
@@ -191,4 +192,41 @@ fn l03_those_admitted_change_for_whom_others_wait() {
         Op::Free { arena: 0 },
     ];
     run(&Shape::SharedByAll.plain(), true, &ops);
+}
+
+/// With a second user of the first memory, the third one no longer prefers to share its storage, and gets its
+/// own.
+#[test]
+fn l03_an_admission_lets_an_earlier_request_in() {
+    let ask = |arena, (start, end), access, and: Option<((u64, u64), Access)>, submits| Op::Ask {
+        arena,
+        span: Span::new(start, end),
+        access,
+        and: and.map(|((start, end), access)| (Span::new(start, end), access)),
+        waits: true,
+        again: false,
+        submits,
+    };
+    let advance = |times: usize, which| std::iter::repeat_n(Op::Advance { which }, times);
+    let mut ops = vec![
+        Op::Attach { arena: 0, brings: Brings::Contents },
+        ask(3, (0, 12), ReadOnly, None, true),
+        ask(2, (0, 12), ReadOnly, None, false),
+    ];
+    ops.extend(advance(2, 0).chain(advance(1, 104)));
+    ops.push(ask(0, (0, 12), ReadOnly, Some(((0, 12), WriteInvalidate)), false));
+    ops.extend(advance(1, 32));
+    ops.push(Op::Release { which: 3, outcome: Outcome::Done });
+    ops.extend(advance(2, 0));
+    ops.push(ask(3, (0, 3), ReadOnly, None, false));
+    ops.extend(advance(7, 0));
+    ops.push(Op::Release { which: 0, outcome: Outcome::Done });
+    ops.extend([
+        ask(0, (0, 3), ReadOnly, None, true),
+        ask(1, (3, 4), ReadOnly, Some(((0, 1), ReadOnly)), false),
+        ask(0, (4, 7), WriteInvalidate, Some(((0, 12), ReadOnly)), false),
+        Op::Downgrade { which: 0 },
+        Op::Release { which: 56, outcome: Outcome::Done },
+    ]);
+    run(&Shape::ThreeBound.plain(), false, &ops);
 }

@@ -120,6 +120,8 @@ struct Earlier {
     read: Spans,
     written: Spans,
     needs_idle: ArenaSet,
+    /// Whether one of them waits for more than the end of a kernel, so that its plan depends on the others.
+    has_plans: bool,
 }
 
 /// A set of bytes.
@@ -160,6 +162,7 @@ impl Earlier {
         if let Some(Begin::Busy { reason: BusyReason::ArenaInUse, needs_idle }) = met {
             self.needs_idle = self.needs_idle.union(*needs_idle);
         }
+        self.has_plans |= matches!(met, Some(Begin::Busy { reason, .. }) if *reason != BusyReason::Conflict);
         for claim in &request.claims {
             let spans = if claim.access.writes() { &mut self.written } else { &mut self.read };
             spans.add(claim.span);
@@ -278,15 +281,15 @@ impl BufferState {
         let mut admitted = Vec::new();
         while !self.queue.is_empty() {
             let before = admitted.len();
-            let needs_idle = self.pump_once(routes, &mut admitted);
+            let has_plans = self.pump_once(routes, &mut admitted);
             let now = &admitted[before..];
             // A kernel that was just admitted may have another request in the queue, which must now be
             // refused.
             let is_told =
                 |waiting: &Waiting| now.iter().any(|now| now.request.kernel == waiting.request.kernel);
-            // An admission may have changed what an earlier request waits for, so that it no longer bars
-            // others.
-            let is_changed = !now.is_empty() && !needs_idle.is_empty();
+            // An admission may have changed the plan of an earlier request, which may now be admitted, or no
+            // longer bar others.
+            let is_changed = !now.is_empty() && has_plans;
             if !is_changed && !self.queue.iter().any(is_told) {
                 break;
             }
@@ -294,9 +297,9 @@ impl BufferState {
         admitted
     }
 
-    /// Examines the waiting requests in order, and stops where no later one can be admitted. Returns the
-    /// arenas that the examined requests that still wait need idle.
-    fn pump_once(&mut self, routes: &dyn Routes, admitted: &mut Vec<Admission>) -> ArenaSet {
+    /// Examines the waiting requests in order, and stops where no later one can be admitted. Returns whether
+    /// the plan of one that still waits depends on the others.
+    fn pump_once(&mut self, routes: &dyn Routes, admitted: &mut Vec<Admission>) -> bool {
         let Filled { mut waiting, mut claimed } = self.queue.take();
         let (mut earlier, mut stay) = (Earlier::default(), Vec::new());
         while !earlier.bars_all(&claimed)
@@ -320,14 +323,14 @@ impl BufferState {
                 }
             }
         }
-        let Earlier { read, written, needs_idle } = earlier;
+        let Earlier { read, written, has_plans, .. } = earlier;
         if waiting.is_empty() {
             claimed = written;
             read.ends.iter().for_each(|(start, end)| claimed.add(Span::new(*start, *end)));
         }
         stay.into_iter().rev().for_each(|next| waiting.push_front(next));
         self.queue.fill(Filled { waiting, claimed });
-        needs_idle
+        has_plans
     }
 
     /// Refuses every waiting request.
