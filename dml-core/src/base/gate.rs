@@ -10,6 +10,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::base::polling::polled;
 use crate::base::sync::atomic::AtomicUsize;
 use crate::base::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::base::sync::{Arc, Condvar, Mutex};
@@ -18,8 +19,6 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
-/// Longest time that the leading thread spins while it waits for helpers.
-const SPINNING: Duration = Duration::from_micros(20);
 /// Longest time that it waits without sleeping. The helpers are at their last jobs, which end sooner than a
 /// sleeping thread would wake.
 const AWAKE: Duration = Duration::from_micros(300);
@@ -122,14 +121,14 @@ impl Gate {
 
     /// Waits without sleeping until no helper is inside, for at most `AWAKE`.
     fn spin(&self) {
+        let is_empty = || self.inside.load(Acquire) == 0;
+        if polled(is_empty) {
+            return;
+        }
         let begun = Instant::now();
-        while self.inside.load(Acquire) > 0 {
-            match begun.elapsed() {
-                waited if waited < SPINNING => std::hint::spin_loop(),
-                // A helper may be waiting for a core.
-                waited if waited < AWAKE => std::thread::yield_now(),
-                _ => break,
-            }
+        while !is_empty() && begun.elapsed() < AWAKE {
+            // A helper may be waiting for a core.
+            std::thread::yield_now();
         }
     }
 

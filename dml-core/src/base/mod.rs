@@ -9,6 +9,7 @@ pub(crate) mod guard;
 pub(crate) mod helpers;
 pub(crate) mod id;
 pub(crate) mod names;
+pub(crate) mod polling;
 pub(crate) mod range;
 pub(crate) mod rank;
 pub(crate) mod spans;

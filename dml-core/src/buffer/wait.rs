@@ -10,6 +10,7 @@
 
 use crate::base::guard::{guard, quietly};
 use crate::base::id::{OwnerId, Ticket};
+use crate::base::polling::polled;
 use crate::base::rank::{Rank, Ranked};
 use crate::base::sync::{Arc, Condvar};
 use crate::buffer::shared_run::{Listener, Pace, SharedRun};
@@ -37,7 +38,7 @@ pub(crate) struct Waiter {
 }
 
 enum Slot {
-    Waiting { waker: Option<Waker>, nudged: bool },
+    Waiting { waker: Option<Waker>, nudged: bool, sleeps: bool },
     Arrived(Begin),
     Taken,
 }
@@ -80,7 +81,7 @@ impl Place {
 
 impl Waiter {
     pub(crate) fn new() -> Self {
-        let slot = Slot::Waiting { waker: None, nudged: false };
+        let slot = Slot::Waiting { waker: None, nudged: false, sleeps: false };
         Self { slot: Ranked::new(Rank::Leaf, slot), arrived: Condvar::new() }
     }
 
@@ -104,10 +105,14 @@ impl Waiter {
 
     /// Sleeps until the answer or a nudge arrives, or until `deadline`.
     fn sleep(&self, deadline: Option<Instant>) -> Woken {
+        polled(|| self.is_answered());
         let mut slot = self.slot.lock();
         loop {
             if let Some(woken) = take(&mut slot) {
                 return woken;
+            }
+            if let Slot::Waiting { sleeps, .. } = &mut *slot {
+                *sleeps = true;
             }
             match deadline {
                 None => slot = slot.wait(&self.arrived),
@@ -131,7 +136,8 @@ impl Waiter {
             drop(slot);
             return Poll::Ready(woken);
         }
-        let replaced = std::mem::replace(&mut *slot, Slot::Waiting { waker: Some(waker), nudged: false });
+        let replaced =
+            std::mem::replace(&mut *slot, Slot::Waiting { waker: Some(waker), nudged: false, sleeps: false });
         drop(slot);
         quietly(replaced);
         Poll::Pending
@@ -141,11 +147,13 @@ impl Waiter {
     /// be called, if the request has one.
     pub(crate) fn nudge(&self) -> Option<Waker> {
         let mut slot = self.slot.lock();
-        let Slot::Waiting { waker, nudged } = &mut *slot else { return None };
+        let Slot::Waiting { waker, nudged, sleeps } = &mut *slot else { return None };
         *nudged = true;
-        let waker = waker.take();
+        let (waker, sleeps) = (waker.take(), *sleeps);
         drop(slot);
-        self.arrived.notify_all();
+        if sleeps {
+            self.arrived.notify_all();
+        }
         waker
     }
 
@@ -156,9 +164,13 @@ impl Waiter {
     /// Fills the slot, and returns the waker to be called.
     fn deliver(&self, begin: Begin) -> Option<Waker> {
         let before = std::mem::replace(&mut *self.slot.lock(), Slot::Arrived(begin));
-        self.arrived.notify_all();
         match before {
-            Slot::Waiting { waker, .. } => waker,
+            Slot::Waiting { waker, sleeps, .. } => {
+                if sleeps {
+                    self.arrived.notify_all();
+                }
+                waker
+            }
             Slot::Arrived(_) | Slot::Taken => None,
         }
     }

@@ -80,6 +80,11 @@ impl<T> StaticMutex<T> {
     pub fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
         act(&mut self.0.lock().expect("no critical section of a static panics"))
     }
+
+    /// As [`with`](Self::with), unless another thread has the lock.
+    pub fn try_with<R>(&self, act: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.0.try_lock().ok().map(|mut value| act(&mut value))
+    }
 }
 
 /// Tracks the accesses to each byte of one storage with one loom cell per byte. loom fails a model in which

@@ -27,6 +27,11 @@ impl<T> StaticMutex<T> {
     pub fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
         act(&mut self.0.lock())
     }
+
+    /// As [`with`](Self::with), unless another thread has the lock. In a fork it may have it for ever.
+    pub fn try_with<R>(&self, act: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.0.try_lock().map(|mut value| act(&mut value))
+    }
 }
 
 /// Tracks the accesses to the bytes of one storage in models. Here it does nothing.

@@ -26,6 +26,11 @@ impl<T: ?Sized> Mutex<T> {
         self.0.lock()
     }
 
+    /// Takes the lock, unless another thread has it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.0.try_lock()
+    }
+
     /// Returns the value through an exclusive reference, without locking.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()

@@ -4,8 +4,14 @@
 //! process-wide table would break a fork: its table would name threads that the child does not have.
 
 pub use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{PoisonError, TryLockError};
 use std::time::Instant;
+
+/// Number of tries before a thread sleeps until the lock is free.
+const TRIES: u32 = 4;
+/// Number of pauses before each try. Two readers of one buffer take 0.3 us each with 64 pauses (1 us),
+/// 0.55 us with 32, and 1.1 us without (`dml bench acquire`).
+const PAUSES: u32 = 64;
 
 /// A mutual exclusion lock without poisoning.
 #[derive(Debug, Default)]
@@ -26,7 +32,27 @@ impl<T> Mutex<T> {
 impl<T: ?Sized> Mutex<T> {
     /// Waits for the lock.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.try_lock().unwrap_or_else(|| self.lock_contended())
+    }
+
+    /// Takes the lock, unless another thread has it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Tries a few times, and then sleeps. The pauses let the thread that has the lock take it again several
+    /// times, with all that it protects in its cache.
+    #[cold]
+    fn lock_contended(&self) -> MutexGuard<'_, T> {
+        let mut tries = (0..TRIES).map(|_| {
+            (0..PAUSES).for_each(|_| std::hint::spin_loop());
+            self.try_lock()
+        });
+        tries.find_map(|guard| guard).unwrap_or_else(|| self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns the value through an exclusive reference, without locking.
