@@ -532,7 +532,7 @@ impl fmt::Debug for dyn Launcher + '_ {
 
 /// A launcher that is shared: an [`Arc`] of one, and nothing else.
 #[diagnostic::on_unimplemented(note = "a launcher is submitted in an `Arc`")]
-pub trait SharedLauncher: sealed::Sealed {
+pub trait SharedLauncher: sealed::Sealed + Send + Sync {
     /// Returns another reference to the launcher.
     fn shared(&self) -> Arc<dyn Launcher>;
 
