@@ -5,7 +5,7 @@ use dml::core::{
     Access, AcquireError, Buffer, DeviceId, Fence, Grants, ItemShape, Launch, LaunchArg, LaunchError,
     Launcher, Misfit, Platform, Region, Submission, SubmitError,
 };
-use dml_verify::watched;
+use dml_verify::{block_on, watched};
 use std::future::Future;
 use std::ops::RangeInclusive;
 use std::pin::Pin;
@@ -274,4 +274,41 @@ fn i29_code_that_a_stream_calls_does_not_wait_for_it() {
     platform.settle(cpu).unwrap();
     let last = expected(1, 1..=HERE - 1).wrapping_mul(3).wrapping_add(HERE + 2);
     assert_eq!((c.read().unwrap()[0], e.read().unwrap()[0]), (expected(1, 1..=HERE + 1), last));
+}
+
+/// A submission that waits for another one to be launched is granted behind it. Its waker may submit.
+#[test]
+fn i22_a_waker_that_a_launch_lets_in_is_called_without_the_streams_lock() {
+    struct Submits(Platform, DeviceId, Arc<Queue>, [Buffer<u32>; 2], Sender<bool>);
+
+    impl Wake for Submits {
+        fn wake(self: Arc<Self>) {
+            let Self(platform, cpu, queue, [d, e], told) = &*self;
+            told.send(step((platform, *cpu, queue), (d, e), 9).is_ok()).unwrap();
+        }
+    }
+
+    watched("a submission from a waker", || {
+        let ((platform, cpu), queue) = (host(), Queue::new(true));
+        let [a, b, c, d, e] = [1, 2, 3, 4, 5].map(|value| words(&platform, value));
+        // From then on, the thread that ends kernels dozes.
+        step((&platform, cpu, &queue), (&a, &c), 7).unwrap().wait().unwrap();
+        let (tells, told) = channel();
+        let waker = Arc::new(Submits(Platform::clone(&platform), cpu, queue.clone(), [d, e], tells)).into();
+        let behind: &'static Arc<Queue> = Box::leak(Box::new(queue.clone()));
+        let mut later =
+            Box::pin(platform.submit(cpu, behind).read(&b).write(&c).scalar(2_u32).items_async(1));
+        let (gives, given) = channel();
+        let calls_back = move || {
+            assert!(later.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            gives.send(later).unwrap();
+        };
+        let calls_back = Arc::new(CallsBack(queue.clone(), Mutex::new(Some(Box::new(calls_back)))));
+        platform.submit(cpu, &calls_back).read(&a).write(&b).scalar(1_u32).items(1).unwrap();
+        assert!(told.recv().unwrap(), "the waker could not submit");
+        block_on(given.recv().unwrap()).unwrap().wait().unwrap();
+        platform.settle(cpu).unwrap();
+        assert_eq!(c.read().unwrap()[0], expected(1, 1..=2));
+    })
+    .join();
 }

@@ -304,6 +304,9 @@ impl CudaArena {
     }
 }
 
+/// What a kernel in flight uses: the blocks of its arguments, and its program.
+pub(super) type Used = (SmallVec<[BlockRef; 4]>, Arc<Program>);
+
 /// A kernel of one arena, ready to be launched.
 ///
 /// # Examples

@@ -8,6 +8,7 @@
 //! 2. Errors of CUDA stay, so the result of a mark is that of all kernels before it.
 //! 3. Marks hold no session: they are in one, and would keep it alive.
 
+use super::kernel::Used;
 use super::session::{Raw, Session};
 use cudarc::driver::sys::CUevent;
 use dml_core::internal::sync::{Arc, Mutex};
@@ -89,18 +90,13 @@ pub(super) struct Submitted {
     call: &'static str,
     number: u64,
     /// Resources that the kernel uses, kept until it has ended.
-    keep: Option<Box<dyn Any + Send>>,
+    keep: Option<Used>,
     /// An event of its own, for a future.
     awaited: Option<Fence>,
 }
 
 impl Submitted {
-    pub(super) fn new(
-        session: &Arc<Session>,
-        call: &'static str,
-        number: u64,
-        keep: Box<dyn Any + Send>,
-    ) -> Self {
+    pub(super) fn new(session: &Arc<Session>, call: &'static str, number: u64, keep: Used) -> Self {
         Self { session: session.clone(), call, number, keep: Some(keep), awaited: None }
     }
 

@@ -13,6 +13,7 @@ use super::completion::{Command, Event, Lane};
 use super::device::Found;
 use super::error::{FORKED, Failure, check, is_lost, transfer_error, words};
 use super::idle::Idle;
+use super::kernel::Used;
 use super::marks::{Marks, Submitted};
 use crate::compiled::Beside;
 use crate::fork::Origin;
@@ -507,7 +508,7 @@ impl Session {
     pub(super) unsafe fn submit(
         self: &Arc<Self>,
         call: &'static str,
-        keep: impl Any + Send,
+        keep: Used,
         enqueue: impl FnOnce(CUstream) -> CUresult,
     ) -> Result<Fence, TransferError> {
         let _entered = self.enter()?;
@@ -520,7 +521,7 @@ impl Session {
             let _ = self.mark_now();
         }
         drop(in_order);
-        Ok(Fence::awaited(Submitted::new(self, call, number, Box::new(keep))))
+        Ok(Fence::awaited(Submitted::new(self, call, number, keep)))
     }
 
     /// Marks all kernels that were submitted so far.

@@ -23,7 +23,6 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::panic::Location;
-use std::sync::Weak;
 use std::sync::atomic::Ordering;
 
 /// Number of handles beyond which the process is aborted, as an `Arc` does.
@@ -146,11 +145,6 @@ impl Pin {
             Kind::Counted(shared) | Kind::Handle(Handle(shared)) => shared,
             Kind::Ended => panic!("the pin has ended"),
         }
-    }
-
-    /// Returns a weak reference.
-    pub(crate) fn weak(&self) -> Weak<BufferInner> {
-        Arc::downgrade(self.shared())
     }
 }
 

@@ -22,7 +22,6 @@ use crate::platform::Platform;
 use crate::platform::hints::{Bindings, HintedRoutes};
 use crate::platform::outstanding::Outstanding;
 use crate::platform::registry::{Resident, Slot};
-use crate::platform::stream::Held;
 use crate::state::{
     Begin, EventKind, Execution, Lifecycle, OneClaim, Outcome, Refusal, Release, Request, Requestor, Routes,
 };
@@ -57,7 +56,8 @@ pub(crate) struct BufferInner {
 
 /// The work to be done after the lock is released.
 #[derive(Default)]
-struct Aftermath {
+#[must_use = "an admitted waiter that is not woken sleeps for ever"]
+pub(crate) struct Aftermath {
     wakes: Wakes,
     /// Whether this thread must free the blocks in `to_free`.
     frees: bool,
@@ -71,13 +71,6 @@ pub(crate) enum Asked {
     Answered(Begin, OwnerId),
     /// The request waits in the queue.
     Queued(Place),
-}
-
-impl Held for BufferInner {
-    fn lose(&self, grant: OwnerId) {
-        self.change(|locked, routes| locked.state.fail_streams(routes));
-        let _ = self.release(grant, Outcome::Failed, None, None, false);
-    }
 }
 
 impl BufferInner {
@@ -180,7 +173,7 @@ impl BufferInner {
         }
     }
 
-    fn act(&self, aftermath: Aftermath) {
+    pub(crate) fn act(&self, aftermath: Aftermath) {
         // The answers come first, because foreign code that is called below may wait for one of them.
         let calls = aftermath.wakes.deliver();
         if aftermath.frees {
@@ -219,7 +212,7 @@ impl BufferInner {
     #[inline(always)]
     pub(crate) fn release_at_once(
         &self,
-        (grant, arena): (OwnerId, ArenaId),
+        (grant, arena, claims): (OwnerId, ArenaId, &Claims),
         outcome: Outcome,
         (handout, is_pinned): (Option<Handout>, bool),
     ) -> Result<Kept, Option<Handout>> {
@@ -227,7 +220,7 @@ impl BufferInner {
         let mut locked = self.locked.lock();
         let Locked { state, known, .. } = &mut *locked;
         let released = match known {
-            Some(known) => state.release_at_once(&routes, known, (grant, None), outcome),
+            Some(known) => state.release_at_once(&routes, known, (grant, Some((arena, claims))), outcome),
             None => None,
         };
         let Some(release) = released else { return Err(handout) };
@@ -385,7 +378,19 @@ impl BufferInner {
     /// Records that the kernel of a grant has started. What it reads may be missing: then its stream ends it
     /// as failed.
     pub(crate) fn start(&self, grant: OwnerId) {
-        self.change(|locked, _| _ = locked.state.start(grant));
+        if let Some(aftermath) = self.start_within(grant) {
+            self.act(aftermath);
+        }
+    }
+
+    /// As [`start`](Self::start), and leaves what follows to the caller, to be [done](Self::act) without locks.
+    pub(crate) fn start_within(&self, grant: OwnerId) -> Option<Aftermath> {
+        let routes = self.routes();
+        let mut locked = self.locked.lock();
+        // `known` does not depend on which kernels have started, and is `None` if requests wait that a start
+        // may let in.
+        let _ = locked.state.start(grant);
+        self.aftermath(&mut locked, &routes)
     }
 
     /// Converts a refusal of the machine into the caller's error.
@@ -565,6 +570,11 @@ impl Resident for BufferInner {
 
     fn device_lost(&self, device: DeviceId) {
         self.device_lost(device);
+    }
+
+    fn lose(&self, grant: OwnerId) {
+        self.change(|locked, routes| locked.state.fail_streams(routes));
+        let _ = self.release(grant, Outcome::Failed, None, None, false);
     }
 
     fn outstanding(&self) -> Vec<Outstanding> {

@@ -188,7 +188,8 @@ impl PlatformBuilder {
             return Err(ConfigError::Topology(vec![problem]));
         }
         let counters = Arc::new(Counters::new(self.links.len()));
-        let streams = Streams::new(self.arenas.len());
+        let registry = Arc::new(Registry::default());
+        let streams = Streams::new(self.arenas.len(), &registry);
         let (arenas, descs) = (take(&mut self.arenas), take(&mut self.descs));
         let (links, wishes) = (take(&mut self.links), take(&mut self.wishes));
         let topology = Topology::new(arenas, descs, links, &wishes, !self.no_path_cache);
@@ -199,7 +200,7 @@ impl PlatformBuilder {
             unavailable: take(&mut self.unavailable),
             counters,
             recorder: Arc::new(Recorder::new()),
-            registry: Registry::default(),
+            registry,
             streams,
             lost: AtomicU64::new(0),
             forks: std::sync::atomic::AtomicU64::new(forks::count()),

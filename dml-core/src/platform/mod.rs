@@ -42,7 +42,7 @@ pub(crate) struct PlatformInner {
     pub(crate) unavailable: Vec<Unavailable>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) recorder: Arc<Recorder>,
-    pub(crate) registry: Registry,
+    pub(crate) registry: Arc<Registry>,
     pub(crate) streams: Streams,
     /// Devices declared lost, one bit each.
     lost: AtomicU64,

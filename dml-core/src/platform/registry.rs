@@ -1,6 +1,6 @@
 //! The live buffers of a platform, for changes that concern all of them.
 
-use crate::base::id::{BufferId, DeviceId};
+use crate::base::id::{BufferId, DeviceId, OwnerId};
 use crate::base::names::BufferName;
 use crate::base::rank::{Rank, Ranked};
 use crate::base::sync::Arc;
@@ -18,6 +18,9 @@ pub(crate) trait Resident: fmt::Debug + Send + Sync {
 
     /// Declares a device lost. Has no effect if the buffer already knows of the loss.
     fn device_lost(&self, device: DeviceId);
+
+    /// Ends a grant as failed, and all kernels on streams, because their streams are lost.
+    fn lose(&self, grant: OwnerId);
 
     /// Returns the grants that have not ended.
     fn outstanding(&self) -> Vec<Outstanding>;

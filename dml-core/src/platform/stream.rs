@@ -20,16 +20,16 @@ mod launching;
 
 use crate::base::guard::{guard, quietly};
 use crate::base::helpers::help;
-use crate::base::id::OwnerId;
+use crate::base::id::{BufferId, OwnerId};
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::base::sync::{Arc, Condvar, Mutex, MutexGuard, thread, thread_local};
 use crate::memory::error::TransferError;
+use crate::platform::registry::Registry;
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
-use std::sync::Weak;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -82,26 +82,24 @@ impl Drop for OnStream {
     }
 }
 
-/// A buffer, as a stream knows it.
-pub(crate) trait Held: Send + Sync {
-    /// Ends a grant as failed, and all kernels on streams, because their streams are lost.
-    fn lose(&self, grant: OwnerId);
-}
-
 /// The buffers of a kernel, with its grants. The grants keep the buffers alive.
-pub(crate) type AllHeld = SmallVec<[(Weak<dyn Held>, OwnerId); 3]>;
+pub(crate) type AllHeld = SmallVec<[(BufferId, OwnerId); 3]>;
 
-/// Ends the grants of a kernel that a thread of the parent has, in a fork.
-fn lose(held: &AllHeld) {
-    let held = held.iter().filter_map(|(buffer, grant)| Some((buffer.upgrade()?, grant)));
-    held.for_each(|(buffer, grant)| buffer.lose(*grant));
-}
+/// What is to be done once the stream's lock is free.
+pub(crate) type Afterwards = Vec<Box<dyn FnOnce()>>;
 
 /// The cause of a failure.
 pub(crate) type Cause = Arc<dyn Error + Send + Sync>;
 
 /// A kernel with its grants.
 pub(crate) trait Work: Send {
+    /// Returns the buffers with the grants.
+    fn held(&self) -> AllHeld;
+
+    /// Records in the buffers that the kernel has a number, so that those that follow it may be granted. It
+    /// is called under the stream's lock.
+    fn start(&mut self) -> Afterwards;
+
     /// Launches the kernel, if that was not done before, and returns whether that succeeded. A failure counts
     /// as that of the kernel. `is_followed`: another launch follows at once.
     fn launch(&mut self, is_followed: bool) -> bool;
@@ -149,6 +147,8 @@ pub(crate) struct Streams(Box<[Arc<Stream>]>);
 /// The kernels in flight of one arena.
 #[derive(Default)]
 pub(crate) struct Stream {
+    /// The buffers of the platform.
+    registry: Arc<Registry>,
     state: Mutex<State>,
     /// Something was pushed, or the platform is gone.
     has_come: Condvar,
@@ -232,8 +232,9 @@ impl Streams {
         self.0.iter().for_each(|stream| stream.hurry_all());
     }
 
-    pub(crate) fn new(arenas: usize) -> Self {
-        Self((0..arenas).map(|_| Arc::default()).collect())
+    pub(crate) fn new(arenas: usize, registry: &Arc<Registry>) -> Self {
+        let new = |_| Arc::new(Stream { registry: registry.clone(), ..Stream::default() });
+        Self((0..arenas).map(new).collect())
     }
 
     pub(crate) fn of(&self, arena: crate::base::id::ArenaId) -> &Arc<Stream> {
@@ -285,13 +286,15 @@ impl Stream {
         self: &Arc<Self>,
         (work, start): (Box<dyn Work>, Start),
         (label, is_in_order): (Arc<str>, bool),
-        held: AllHeld,
         failures: u64,
     ) -> u64 {
+        let (held, mut work) = (work.held(), work);
         let mut state = self.state.lock();
         let number = self.given.load(Ordering::Relaxed) + 1;
         self.given.store(number, Ordering::Release);
         let is_doomed = self.failures() != failures;
+        // Not before, so that their numbers are greater.
+        let afterwards = work.start();
         let (work, is_launched) = (Some(work), start == Start::Made);
         let computes = start == Start::Computes;
         let entry = Entry { number, label, work, held, is_launched, computes, is_in_order, is_doomed };
@@ -301,11 +304,23 @@ impl Stream {
             state = self.have_launched(state);
         }
         match state.reaper {
-            Helper::Dozes if !computes => {}
+            Helper::Dozes if !computes => drop(state),
             Helper::None => drop(self.reaped(state, number)),
-            _ => self.wake(&mut state),
+            _ => {
+                self.wake(&mut state);
+                drop(state);
+            }
         }
+        afterwards.into_iter().for_each(|act| act());
         number
+    }
+
+    /// Ends the grants of a kernel that a thread of the parent has, in a fork.
+    fn lose(&self, held: &AllHeld) {
+        let live = if held.is_empty() { Vec::new() } else { self.registry.live() };
+        for (id, grant) in held {
+            live.iter().filter(|buffer| buffer.id() == *id).for_each(|buffer| buffer.lose(*grant));
+        }
     }
 
     /// Wakes the reaper, if it sleeps.
@@ -323,7 +338,7 @@ impl Stream {
             return state;
         }
         drop(state);
-        lose(&held);
+        self.lose(&held);
         self.state.lock()
     }
 
@@ -517,7 +532,7 @@ impl Stream {
         drop(state);
         let lost = || {
             // In a fork, a thread of the parent has the kernel with its grants.
-            lose(&held);
+            self.lose(&held);
             Err(Arc::new(TransferError::DeviceLost { loss: None }) as Cause)
         };
         let ended = guard(|| work.map_or_else(lost, |work| work.end(before.is_some())));

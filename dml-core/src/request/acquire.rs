@@ -253,11 +253,13 @@ impl<'a> Acquire<'a> {
         Ok(self.rest(kernel, origin, span))
     }
 
-    /// Brings what is wanted into canonical order, and returns whether no buffer is named twice.
+    /// Brings what is wanted into canonical order, without repetitions. Returns whether no buffer is left
+    /// that is named twice.
     #[inline(never)]
     fn sort(&mut self) -> bool {
         self.docket.listed = Some(items(&self.wanted));
         self.wanted.sort_by_key(|wanted| wanted.buffer.id());
+        self.wanted.dedup_by(|next, one| next.buffer == one.buffer && next.claim == one.claim);
         is_canonical(&self.wanted)
     }
 

@@ -9,10 +9,9 @@ use crate::base::counters::Operation;
 use crate::base::guard::{guard, quietly};
 use crate::base::id::DeviceId;
 use crate::base::sync::Arc;
-use crate::buffer::handle::Pin as PinnedBuffer;
 use crate::memory::fence::Fence;
 use crate::platform::Platform;
-use crate::platform::stream::{AllHeld, Cause, Failure, Held, Refused, Start, Stream, Work};
+use crate::platform::stream::{Afterwards, AllHeld, Cause, Failure, Refused, Start, Stream, Work};
 use crate::request::acquire::{Acquire, Purpose};
 use crate::request::flight::InFlight;
 use crate::request::grants::Grants;
@@ -23,7 +22,6 @@ use std::future::Future;
 use std::ops::Range;
 use std::panic::Location;
 use std::pin::Pin;
-use std::sync::Weak;
 use std::task::{Context, Poll};
 use thiserror::Error;
 
@@ -83,8 +81,7 @@ impl Course {
             Begun::Aside(aside) => (Some(aside), None),
         };
         self.platform.counters().count(Operation::Kernel);
-        let started = grants.launched(&self.label);
-        let held = started.iter().map(|(buffer, grant)| (weak(buffer), *grant)).collect();
+        grants.launched(&self.label);
         let mut kernel = Kernel {
             aside,
             ends_alone: self.ends_alone,
@@ -93,20 +90,18 @@ impl Course {
             running: InFlight::of(grants, kernel.into_iter().collect()),
         };
         kernel.bring_results();
-        let number = self.push(kernel, held, failures);
-        // Those that follow are let in only now, so that their numbers are greater.
-        started.iter().for_each(|(buffer, grant)| buffer.start(*grant));
+        let number = self.push(kernel, failures);
         Ok(Submission { stream: self.stream.clone(), device: self.device(), number })
     }
 
-    fn push(&self, kernel: Kernel, held: AllHeld, failures: u64) -> u64 {
+    fn push(&self, kernel: Kernel, failures: u64) -> u64 {
         let start = match &kernel.aside {
             None => Start::Made,
             Some(Aside { computes: true, .. }) => Start::Computes,
             Some(_) => Start::Left,
         };
         let about = (self.label.clone(), self.is_in_order && !self.ends_alone);
-        self.stream.push((Box::new(kernel), start), about, held, failures)
+        self.stream.push((Box::new(kernel), start), about, failures)
     }
 
     fn not_launched(&self, error: LaunchError, grants: Grants, failures: u64) -> SubmitError {
@@ -121,7 +116,7 @@ impl Course {
                 let (running, failed) =
                     (InFlight::of(grants.hand_over(), Fences::new()), Some(cause.clone()));
                 let kernel = Kernel { aside: None, ends_alone: true, results: None, failed, running };
-                let number = self.push(kernel, AllHeld::new(), failures);
+                let number = self.push(kernel, failures);
                 // On a stream, the caller cannot wait for it.
                 let _ = self.stream.settle(number);
                 self.stream.tell(number);
@@ -131,11 +126,6 @@ impl Course {
         let (device, kernel) = (self.device(), self.label.clone());
         SubmitError::Launch { device, kernel, has_started, cause }
     }
-}
-
-/// Returns a buffer as a stream knows it.
-fn weak(buffer: &PinnedBuffer) -> Weak<dyn Held> {
-    buffer.weak()
 }
 
 /// Launches a kernel. A panic becomes an error.
@@ -184,6 +174,26 @@ impl Kernel {
 }
 
 impl Work for Kernel {
+    fn held(&self) -> AllHeld {
+        match self.failed {
+            None => self.running.started().map(|grant| (grant.buffer.id, grant.id)).collect(),
+            Some(_) => AllHeld::new(),
+        }
+    }
+
+    fn start(&mut self) -> Afterwards {
+        let mut afterwards = Afterwards::new();
+        if self.failed.is_none() {
+            for grant in self.running.started() {
+                if let Some(aftermath) = grant.buffer.start_within(grant.id) {
+                    let buffer = grant.buffer.clone();
+                    afterwards.push(Box::new(move || buffer.act(aftermath)));
+                }
+            }
+        }
+        afterwards
+    }
+
     fn launch(&mut self, is_followed: bool) -> bool {
         let Some(Aside { launcher, arguments, shape, items, total, .. }) = self.aside.take() else {
             return true;
@@ -200,7 +210,8 @@ impl Work for Kernel {
         self.running.wait_for_inputs();
         self.failed = begun.err().map(|error| Arc::new(LaunchFailed(error)) as Cause);
         self.bring_results();
-        quietly((launcher, arguments));
+        quietly(launcher);
+        self.running.keep_arguments(arguments);
         self.failed.is_none()
     }
 

@@ -2,21 +2,27 @@
 //! keeps the allocation of an ended request for its next one.
 
 use crate::base::access::{Claim, Claims};
+use crate::base::guard::quietly;
 use crate::base::id::{ArenaId, BufferId, KernelId, PlatformId};
-use crate::base::sync::{Mutex, thread_local};
+use crate::base::sync::{Mutex, StaticMutex, thread_local};
 use crate::buffer::RawBuffer;
 use crate::buffer::error::AcquireError;
 use crate::memory::error::TransferError;
 use crate::request::acquire::Purpose;
 use crate::request::grant::Grant;
 use crate::request::kernels::Kernels;
+use crate::request::launch::LaunchArg;
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;
 
 /// Number of ended requests whose allocations a thread keeps.
-const KEPT: usize = 4;
+const KEPT: usize = 8;
+/// Number of allocations that move between threads at once.
+const BATCH: usize = KEPT / 2;
+/// Number of allocations that are kept for any thread. It bounds their memory.
+const KEPT_BY_ALL: usize = 256;
 /// Number of buffers up to which an allocation is kept.
 const KEPT_PARTS: usize = 32;
 
@@ -58,6 +64,8 @@ pub(super) struct Contents {
     pub(super) head: Head,
     /// An allocation for the next request.
     free: Vec<Wanted<'static>>,
+    /// An allocation for the arguments of a kernel.
+    arguments: Vec<LaunchArg>,
     /// Whether a launcher has launched under these grants.
     pub(super) has_launched: bool,
     /// Whether a kernel has been launched whose end ends the grants.
@@ -127,6 +135,7 @@ impl Contents {
             listed: None,
             head: Head::NONE,
             free: Vec::new(),
+            arguments: Vec::new(),
             has_launched: false,
             has_started: false,
             launched: None,
@@ -209,6 +218,13 @@ impl Contents {
         self.free = wanted.into_iter().map(|_| unreachable!("it is empty")).collect();
     }
 
+    /// Keeps the allocation of a kernel's arguments.
+    pub(super) fn keep_arguments(&mut self, mut arguments: Vec<LaunchArg>) {
+        // A buffer's last handle runs foreign code.
+        arguments.drain(..).for_each(quietly);
+        self.arguments = arguments;
+    }
+
     /// Drops the grants, in reverse canonical order.
     pub(super) fn roll_back(&mut self) {
         while let Some(grant) = self.pop() {
@@ -222,13 +238,10 @@ impl Contents {
         self.launched.get_or_insert_with(new)
     }
 
-    /// Returns whether nothing was launched under the grants, and no copies are in flight with them.
+    /// Returns whether nothing is in flight under the grants, as far as they know, and no copy failed.
     #[inline(always)]
     pub(super) fn is_quiet(&self) -> bool {
-        !self.has_launched
-            && !self.has_started
-            && self.launched.is_none()
-            && self.grants().iter().all(Grant::is_quiet)
+        self.launched.is_none() && self.grants().iter().all(Grant::is_quiet)
     }
 
     /// Drops everything but the allocations.
@@ -257,15 +270,51 @@ impl Contents {
 #[derive(Debug)]
 pub(super) struct Docket(Option<Box<Contents>>);
 
+/// The allocation of an ended request.
+type Allocation = Box<Contents>;
+
 thread_local! {
     #[allow(clippy::missing_const_for_thread_local, reason = "a model's macro takes no constant")]
-    static FREE: RefCell<Vec<Docket>> = RefCell::new(Vec::new());
+    static FREE: RefCell<Vec<Allocation>> = RefCell::new(Vec::new());
+}
+
+/// Allocations for threads that have none left. Kernels begin on one thread and end on another one, and an
+/// allocator takes long for memory that another thread frees.
+static FREE_OF_ALL: StaticMutex<Vec<Allocation>> = StaticMutex::new(Vec::new());
+
+/// Returns an allocation for the arguments of a kernel.
+pub(super) fn arguments() -> Vec<LaunchArg> {
+    let kept = |free: &RefCell<Vec<Allocation>>| {
+        let mut free = free.borrow_mut();
+        free.last_mut().map(|contents| std::mem::take(&mut contents.arguments))
+    };
+    FREE.try_with(kept).ok().flatten().unwrap_or_default()
 }
 
 impl Docket {
+    #[inline(always)]
     pub(super) fn new() -> Self {
         let kept = FREE.try_with(|free| free.borrow_mut().pop()).ok().flatten();
-        kept.unwrap_or_else(|| Self(Some(Box::new(Contents::new()))))
+        Self(Some(kept.unwrap_or_else(Self::of_others)))
+    }
+
+    /// Takes allocations that other threads gave back, or makes one.
+    #[inline(never)]
+    fn of_others() -> Box<Contents> {
+        let taken = FREE.try_with(|free| {
+            let free = &mut *free.borrow_mut();
+            FREE_OF_ALL.try_with(|all| free.extend(all.drain(all.len().saturating_sub(BATCH)..)));
+            free.pop()
+        });
+        taken.ok().flatten().unwrap_or_else(|| Box::new(Contents::new()))
+    }
+
+    /// Gives allocations of this thread to others.
+    #[inline(never)]
+    fn give_back(free: &mut Vec<Allocation>) {
+        let given = free.drain(free.len() - BATCH..);
+        // Those that are not needed hold nothing.
+        FREE_OF_ALL.try_with(|all| all.extend(given.take(KEPT_BY_ALL.saturating_sub(all.len()))));
     }
 
     /// Moves the contents to a new value, and leaves none.
@@ -297,11 +346,14 @@ impl Drop for Docket {
     fn drop(&mut self) {
         let Some(contents) = &mut self.0 else { return };
         contents.clear();
-        let is_small = contents.all.capacity().max(contents.free.capacity()) <= KEPT_PARTS;
+        let Contents { all, free, arguments, .. } = &**contents;
+        let is_small = all.capacity().max(free.capacity()).max(arguments.capacity()) <= KEPT_PARTS;
+        let Some(contents) = self.0.take().filter(|_| is_small) else { return };
         let _ = FREE.try_with(|free| {
-            let mut free = free.borrow_mut();
-            if is_small && free.len() < KEPT {
-                free.push(self.take());
+            let free = &mut *free.borrow_mut();
+            free.push(contents);
+            if free.len() > KEPT {
+                Self::give_back(free);
             }
         });
     }

@@ -4,9 +4,10 @@ use crate::base::guard::{guard, quietly};
 use crate::base::id::DeviceId;
 use crate::memory::error::TransferError;
 use crate::memory::fence::Fence;
+use crate::request::grant::Grant;
 use crate::request::grants::Grants;
 use crate::request::kernels::Fences;
-use crate::request::launch::LaunchError;
+use crate::request::launch::{LaunchArg, LaunchError};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -48,6 +49,20 @@ impl InFlight {
         let (mut kernels, result) = grants.take_kernels();
         kernels.extend(others);
         Self { grants: Some(grants), kernels, result }
+    }
+
+    /// Returns the grants that a kernel on a stream has, without those whose copies are in flight.
+    pub(super) fn started(&self) -> impl Iterator<Item = &Grant> {
+        let grants = self.grants.iter().flat_map(|grants| grants.docket.grants());
+        grants.filter(|grant| !grant.is_arriving())
+    }
+
+    /// Keeps the allocation of the kernel's arguments.
+    pub(super) fn keep_arguments(&mut self, arguments: Vec<LaunchArg>) {
+        match &mut self.grants {
+            Some(grants) => grants.docket.keep_arguments(arguments),
+            None => quietly(arguments),
+        }
     }
 
     /// Launches the kernel.

@@ -256,23 +256,23 @@ impl Grant {
         self.claims.iter().any(|claim| claim.access == Access::WriteInvalidate)
     }
 
-    /// Returns whether no copies are in flight with the grant, and no submitted kernel has it.
+    /// Returns whether no copies are in flight with the grant.
     #[inline(always)]
     pub(super) fn is_quiet(&self) -> bool {
-        matches!(self.moving, Moving::Nothing) && self.kernel.is_none()
+        matches!(self.moving, Moving::Nothing)
     }
 
     pub(super) fn release(&mut self, outcome: Outcome) -> Result<(), AcquireError> {
         self.end(outcome, PoisonedEnd::Failed)
     }
 
-    /// Ends the grant, which must be [quiet](Self::is_quiet), as done in the common case. Returns whether it
-    /// has ended.
+    /// Ends the grant, with which no copies are in flight, as done in the common case. Returns whether it has
+    /// ended.
     #[inline(always)]
     pub(super) fn release_at_once(&mut self) -> bool {
         let (buffer, handout) = (self.buffer.id, self.lease.take().map(Lease::into_stored));
         match self.buffer.release_at_once(
-            (self.id, self.marks.arena()),
+            (self.id, self.marks.arena(), &self.claims),
             Outcome::Done,
             (handout, self.buffer.is_counted()),
         ) {
@@ -280,6 +280,9 @@ impl Grant {
                 self.buffer.ended();
                 self.held_by.ended(buffer, self.id);
                 self.marks = Marks::closed();
+                if self.kernel.is_some() {
+                    self.kernel = None;
+                }
                 drop(kept);
                 true
             }

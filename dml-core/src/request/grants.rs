@@ -19,7 +19,6 @@ use crate::base::sync::{Arc, Mutex};
 use crate::buffer::RawBuffer;
 use crate::buffer::engine::Run;
 use crate::buffer::error::{AcquireError, PoisonedEnd, ViewError};
-use crate::buffer::handle::Pin;
 use crate::memory::arena::Arena;
 use crate::memory::block::{BlockRef, NativeHandle};
 use crate::memory::cross_arena::moved_all;
@@ -390,18 +389,15 @@ impl Grants {
     }
 
     /// Records that a kernel is launched on the granted storage by a stream, so that no thread is the holder.
-    /// Returns the buffers with their grants, but for those whose copies are in flight.
-    pub(super) fn launched(&mut self, label: &Arc<str>) -> SmallVec<[(Pin, OwnerId); 3]> {
+    pub(super) fn launched(&mut self, label: &Arc<str>) {
         self.docket.has_started = true;
-        let launched = self.docket.grants_mut().iter_mut().filter_map(|grant| {
+        for grant in self.docket.grants_mut() {
             grant.kernel = grant.writes().then(|| label.clone());
             grant.marks.set(Mark::LaunchedOn);
             grant.marks.set(Mark::Written);
             grant.held_by.left(grant.buffer.id(), grant.id);
             grant.buffer.record(|| EventKind::Launched { grant: grant.id });
-            (!grant.is_arriving()).then(|| (grant.buffer.clone(), grant.id))
-        });
-        launched.collect()
+        }
     }
 
     /// Counts an operation on the platform of the buffers.
@@ -495,18 +491,15 @@ impl Grants {
     /// [`AcquireError::DeviceLost`] if a device was lost meanwhile; the bytes granted for writing are then
     /// poisoned.
     pub fn release(mut self) -> Result<(), AcquireError> {
-        if self.docket.is_quiet() {
-            if self.release_at_once() {
-                return Ok(());
-            }
-            self.docket.drop_ended();
-        }
-        self.end(Outcome::Done)
+        if self.release_at_once() { Ok(()) } else { self.end(Outcome::Done) }
     }
 
     /// Releases the grants in the common case. Returns whether none is left.
     #[inline(always)]
     fn release_at_once(&mut self) -> bool {
+        if !self.docket.is_quiet() {
+            return false;
+        }
         // What is written comes last: after a commit, no loss fails the release.
         let (grants, mut writers) = (self.docket.grants_mut(), 0);
         let mut readers_end = grants.iter_mut().rev().map(|grant| match grant.writes() {
@@ -519,8 +512,9 @@ impl Grants {
         let have_ended = readers_end.all(|has_ended| has_ended)
             && (writers == 0
                 || grants.iter_mut().rev().all(|grant| !grant.is_open() || grant.release_at_once()));
-        if have_ended {
-            self.docket.have_ended();
+        match have_ended {
+            true => self.docket.have_ended(),
+            false => self.docket.drop_ended(),
         }
         have_ended
     }
@@ -566,8 +560,8 @@ impl Grants {
     }
 
     /// Releases the grants of a submission. After an error, nothing more is committed.
-    pub(super) fn release_whole(self) -> Result<(), AcquireError> {
-        self.end_all(Outcome::Done, true)
+    pub(super) fn release_whole(mut self) -> Result<(), AcquireError> {
+        if self.release_at_once() { Ok(()) } else { self.end_all(Outcome::Done, true) }
     }
 
     fn end_all(mut self, mut outcome: Outcome, is_whole: bool) -> Result<(), AcquireError> {

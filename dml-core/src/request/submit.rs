@@ -16,6 +16,7 @@ use crate::memory::fence::Fence;
 use crate::platform::Platform;
 use crate::request::acquire::{Acquire, AcquireFuture, Purpose};
 use crate::request::course::{Aside, Begun, Course, Submission, failed, launched};
+use crate::request::docket;
 use crate::request::grants::Grants;
 use crate::request::launch::{ItemShape, Launch, LaunchArg, LaunchError, Misfit, Scalar, SharedLauncher};
 use crate::request::region::Region;
@@ -28,9 +29,6 @@ use std::pin::Pin;
 use std::sync::OnceLock;
 use std::task::{Context, Poll};
 use thiserror::Error;
-
-/// Number of arguments for which there is room from the start.
-const ARGUMENTS: usize = 8;
 
 /// Why a kernel was not submitted, or failed afterwards.
 #[derive(Clone, Debug, Error)]
@@ -184,7 +182,7 @@ pub struct Submit<'a> {
 
 impl<'a> Submit<'a> {
     fn new(platform: &Platform, device: DeviceId, launcher: &'a dyn SharedLauncher) -> Self {
-        let (platform, arguments) = (platform.clone(), Vec::with_capacity(ARGUMENTS));
+        let (platform, arguments) = (platform.clone(), docket::arguments());
         Self { platform, device, launcher, label: None, arguments, results: None, ends_alone: false }
     }
 
@@ -406,7 +404,9 @@ impl Ready<'_> {
         } else {
             let launch = Launch::new(&self.items, &self.shape, &self.arguments).of(self.total);
             let launch = if self.course.ends_alone { launch } else { launch.submitted(false) };
-            Begun::Here(launched(|| launcher.launch(&launch, &mut grants)))
+            let begun = Begun::Here(launched(|| launcher.launch(&launch, &mut grants)));
+            grants.docket.keep_arguments(std::mem::take(&mut self.arguments));
+            begun
         };
         Some(self.course.begin(grants, begun, failures))
     }

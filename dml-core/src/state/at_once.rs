@@ -68,7 +68,6 @@ impl BufferState {
         let is_calm = self.lifecycle == Lifecycle::Open
             && self.queue.is_empty()
             && self.copies.is_empty()
-            && self.requestors.few().is_some()
             && self.arenas.iter().all(ArenaState::is_plain);
         let (state, desc) = (self.arena(arena), routes.arena(arena));
         if !is_calm || !state.alloc.is_allocated() {
@@ -133,10 +132,14 @@ impl BufferState {
         let users = self.requestors.few()?;
         let place = match users {
             [only] if only.grant == grant => 0,
-            _ => users.iter().position(|entry| entry.grant == grant)?,
+            _ => {
+                let on_stream =
+                    || on_stream.and_then(|(arena, claims)| self.requestors.on_stream(arena, claims));
+                users.iter().position(|entry| entry.grant == grant).or_else(on_stream)?
+            }
         };
         let entry = &users[place];
-        let is_known = entry.arena == known.arena && entry.kernels == 1 && entry.phase != Phase::Preparing;
+        let is_known = entry.arena == known.arena && entry.phase != Phase::Preparing;
         if !is_known || !matches!(outcome, Outcome::Done | Outcome::NotStarted) {
             return None;
         }
@@ -145,7 +148,7 @@ impl BufferState {
             let mut general = self.clone();
             (general.release_in_general(routes, (grant, on_stream), outcome), general)
         });
-        let _ = (routes, on_stream);
+        let _ = routes;
         let commit = (outcome == Outcome::Done && entry.writes()).then(|| Seq(self.commit_seq.0 + 1));
         if let Some(seq) = commit {
             self.commit_seq = seq;
@@ -155,8 +158,10 @@ impl BufferState {
                 known.learn(&self.segments);
             }
         }
-        self.requestors.remove_of_few(place);
-        self.arena_mut(known.arena).native_refs -= 1;
+        if !self.requestors.ends_one(place) {
+            self.requestors.remove_of_few(place);
+            self.arena_mut(known.arena).native_refs -= 1;
+        }
         let release = Release { outcome, commit, lost: None };
         #[cfg(debug_assertions)]
         if let Some((released, general)) = general {

@@ -400,6 +400,9 @@ impl BufferState {
     /// Returns the reason why a kernel cannot read its bytes, if they were lost since it asked for them.
     pub(super) fn missing(&self, entry: &Requestor) -> Option<Refusal> {
         let (arena, stream) = (entry.arena, Some(entry.arena).filter(|_| entry.is_submission));
+        if self.segments.whole().is_some_and(|whole| whole.is_readable_in(arena)) {
+            return None;
+        }
         let read = self.read_as_committed(&entry.claims, stream);
         read.iter().flat_map(|span| self.segments.in_span(*span)).find_map(|(span, content)| {
             let valid = content.valid.contains(arena);
