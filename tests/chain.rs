@@ -1,4 +1,4 @@
-//! `dml bench chain` and `dml bench pipeline`, on the devices of the machine.
+//! `dml bench acquire`, `dml bench chain` and `dml bench pipeline`, on the devices of the machine.
 
 #![cfg(not(dml_loom))]
 
@@ -6,6 +6,53 @@ mod program;
 
 use program::{dml, folder};
 use serde_json::Value;
+
+/// Every figure of the data layer is there, and the chart is written.
+#[test]
+fn the_data_layer_is_measured_with_a_chart() {
+    let folder = folder("acquire");
+    let found = json(
+        &folder,
+        &["bench", "acquire", "--runs", "1", "--buffers", "10000", "--chart", "acquire.svg", "--json"],
+    );
+    let figures = |value: &Value| -> Vec<(String, f64)> {
+        let fields = value.as_object().expect("an object").iter();
+        fields.map(|(name, figure)| (name.clone(), figure.as_f64().expect("a number"))).collect()
+    };
+    let named = [
+        ("acquire_release_ns", &["read", "read_write", "write", "read_slice"][..]),
+        (
+            "two_threads_ns",
+            &[
+                "different_mutexes",
+                "same_mutex",
+                "different_buffers",
+                "same_buffer_read",
+                "same_buffer_write",
+            ],
+        ),
+        ("by_ranges_ns", &["1", "10", "1000", "100000"]),
+        ("by_buffers_ns", &["1000", "10000"]),
+        ("by_held_ns", &["10", "1000", "10000"]),
+    ];
+    for (group, names) in named {
+        let figures = figures(&found[group]);
+        assert!(figures.iter().all(|(_, ns)| *ns > 0.0), "{group}: {figures:?}");
+        assert!(
+            names.iter().all(|name| figures.iter().any(|(known, _)| known == name)),
+            "{group}: {figures:?}"
+        );
+        assert_eq!(figures.len(), names.len(), "{group}: {figures:?}");
+    }
+    for name in ["mutex_pair_ns", "ten_buffers_ns", "submit_ns", "new_buffer_ns"] {
+        assert!(found[name].as_f64().expect("a number") > 0.0, "{name}");
+    }
+    if cfg!(target_os = "linux") {
+        assert!(found["buffer_bytes"].as_f64().expect("a number") > 100.0, "{found}");
+    }
+    let chart = std::fs::read_to_string(folder.join("acquire.svg")).expect("the chart is written");
+    assert!(chart.starts_with("<svg") && chart.contains("submit a kernel"), "{chart}");
+}
 
 /// A chain is measured on each device with compiled kernels, and refused where there is none.
 #[test]

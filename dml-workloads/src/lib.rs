@@ -29,6 +29,7 @@ pub mod mandelbrot;
 pub mod matmul;
 pub mod nbody;
 pub mod operations;
+pub mod overhead;
 pub mod picture;
 pub mod prepare;
 pub mod rap;

@@ -7,6 +7,7 @@
 //!       ├─ explorers ──┤   model, simulate, topologies, policies, never-loses, soak, fuzz
 //!       ├─ mutants ────┤
 //!       ├─ oracle ─────┤
+//!       ├─ instructions┤
 //!       ├─ gpu-check ──┤
 //!       ├─ api ────────┘
 //!       └─ tidy            the architecture invariants, checked on the source text
@@ -19,6 +20,7 @@ mod api;
 mod checkers;
 mod explorers;
 mod gpu;
+mod instructions;
 mod lint;
 mod mutants;
 mod oracle;
@@ -94,6 +96,12 @@ const TASKS: &[Task] = &[
         arguments: "[FILTER] | --generated PART [ARGS] | --changed [BASE] [--patches-only]",
         covers: "whether tests kill the patches of tests/mutants, the generated mutants of PART, or those that concern the changes since BASE (HEAD~1)",
         run: mutants::run,
+    },
+    Task {
+        name: "instructions",
+        arguments: "[--write]",
+        covers: "callgrind's instruction counts of eight operations of the data layer, at most 5 % above those of the tree, which --write replaces",
+        run: instructions::run,
     },
     Task {
         name: "model",

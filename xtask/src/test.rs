@@ -8,7 +8,7 @@
 //!      |               listed as missing <-------------------------'
 //!      '----------------------'
 //!                 v
-//!      nextest (or cargo test) --> doc tests --> loom --> tidy --> summary
+//!      nextest (or cargo test) --> doc tests --> loom --> instructions --> tidy --> summary
 //! ```
 //!
 //! The browser for the tests of HTML pages is installed in the same way, and expected as `chromium`.
@@ -18,6 +18,7 @@
 
 use crate::Failure;
 use crate::checkers;
+use crate::instructions;
 use crate::oracle;
 use crate::shell::{
     self, Outcome, Report, cargo, find_program, has_cargo_subcommand, output_of, succeeds_quietly,
@@ -93,6 +94,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     slowest::named().into_iter().for_each(|slowest| report.remark(slowest));
     report.command("doc tests", doc_tests);
     checkers::all_models(&mut report);
+    instructions::step(&mut report, options.installing == Installing::WhereAllowed);
     report.step("tidy", || match tidy::print_violations() {
         Ok(0) => Outcome::Passed,
         Ok(count) => Outcome::Failed(format!("{count} violations")),

@@ -26,7 +26,7 @@ use crate::progress::Progress;
 use crate::replay;
 use crate::suite;
 use crate::timeline;
-use crate::{chain, never_loses, pipeline, slam, steps};
+use crate::{acquire, chain, never_loses, pipeline, slam, steps};
 use dml::core::record::{Event, OPERATIONS};
 use dml::core::{DeviceId, record::Operation};
 use dml::energy::{Energy, EnergyError, EnergySources};
@@ -47,6 +47,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<(), Failure> {
         Some(BenchTable::All(all)) => run_suite(all),
         Some(BenchTable::NeverLoses(options)) => never_loses::run(options),
         Some(BenchTable::Offload(options)) => offload::run(options),
+        Some(BenchTable::Acquire(options)) => acquire::run(options),
         Some(BenchTable::Chain(options)) => chain::run(options),
         Some(BenchTable::Pipeline(options)) => pipeline::run(options),
         Some(BenchTable::Slam(options)) => slam::run(options),

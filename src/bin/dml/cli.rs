@@ -208,6 +208,8 @@ pub(crate) enum BenchTable {
     NeverLoses(NeverLosesOptions),
     /// Measures transfers to a worker and calls of it, beside a copy within main memory.
     Offload(OffloadOptions),
+    /// Measures the data layer itself: acquire and release, contention, scaling, submissions.
+    Acquire(AcquireOptions),
     /// Measures small kernels that depend on each other, submitted and queued by hand.
     Chain(ChainOptions),
     /// Measures chunks whose transfers overlap the kernels of other chunks, submitted and queued by hand.
@@ -382,6 +384,25 @@ pub(crate) struct OffloadOptions {
     /// Number of measured rounds.
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: u32,
+
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AcquireOptions {
+    /// Number of measured rounds.
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) runs: u32,
+
+    /// Largest number of buffers that are visited one after the other. A million take 0.7 GB.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) buffers: u32,
+
+    /// Writes the figures as a chart (SVG).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chart: Option<PathBuf>,
 
     /// Prints one JSON object instead of text.
     #[arg(long)]

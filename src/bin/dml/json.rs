@@ -423,6 +423,43 @@ pub(crate) struct MemoryCost {
     pub(crate) operations: BTreeMap<&'static str, u64>,
 }
 
+/// The output of `dml bench acquire`. All times are medians, per operation.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Acquire {
+    pub(crate) runs: u32,
+    pub(crate) mutex_pair_ns: f64,
+    pub(crate) acquire_release_ns: AcquireRelease,
+    pub(crate) ten_buffers_ns: f64,
+    pub(crate) submit_ns: f64,
+    pub(crate) new_buffer_ns: f64,
+    pub(crate) two_threads_ns: TwoThreads,
+    pub(crate) by_ranges_ns: BTreeMap<u32, f64>,
+    pub(crate) by_buffers_ns: BTreeMap<u32, f64>,
+    pub(crate) by_held_ns: BTreeMap<u32, f64>,
+    pub(crate) buffer_bytes: Option<f64>,
+    pub(crate) storage_bytes: Option<f64>,
+    pub(crate) range_bytes: Option<f64>,
+}
+
+/// An acquire and a release of one buffer.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct AcquireRelease {
+    pub(crate) read: f64,
+    pub(crate) read_write: f64,
+    pub(crate) write: f64,
+    pub(crate) read_slice: f64,
+}
+
+/// Operations on two threads at once, on each of them.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct TwoThreads {
+    pub(crate) different_mutexes: f64,
+    pub(crate) same_mutex: f64,
+    pub(crate) different_buffers: f64,
+    pub(crate) same_buffer_read: f64,
+    pub(crate) same_buffer_write: f64,
+}
+
 /// The output of `dml bench chain`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Chain {

@@ -2,11 +2,13 @@
 
 #![deny(unsafe_code)]
 
+mod acquire;
 mod analyse;
 mod bench;
 mod by_hand;
 mod cache;
 mod chain;
+mod chart;
 mod cli;
 mod devices;
 mod energy;

@@ -1,7 +1,6 @@
 //! `dml reproduce`: measures the papers' tables on this machine. This module implements table 1.
 
-mod chart;
-mod coexec;
+pub(crate) mod coexec;
 mod jacobi;
 mod memory;
 mod published;

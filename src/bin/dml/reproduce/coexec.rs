@@ -1,7 +1,8 @@
 //! `dml reproduce coexec`: co-executes the suite, beside the papers' figures.
 
-use super::{chart, give, published};
+use super::{give, published};
 use crate::bench::{self, Bench, able};
+use crate::chart::{Chart, Line};
 use crate::cli::{Memory, NO_FILES, ReproduceOptions, TableSize};
 use crate::failure::Failure;
 use crate::knowledge;
@@ -34,7 +35,7 @@ pub(super) fn run(options: &ReproduceOptions) -> Result<(), Failure> {
     let result = table(options, of_suite.runs, rows);
     let about = About { devices: devices(&machine), note: machine.note.as_deref() };
     let text = || text(&result, &about);
-    let svg = chart::svg(&result);
+    let svg = chart(&result).svg();
     give(options, &result, text, |chart| markdown(&result, &about, chart), Some(&svg))
 }
 
@@ -162,6 +163,45 @@ fn text(result: &json::Coexec, about: &About<'_>) -> String {
     lines.join("\n")
 }
 
+/// Returns the chart of the speedups, the maximum possible speedups, the means, and the published means.
+pub(crate) fn chart(result: &json::Coexec) -> Chart<'_> {
+    let json::Coexec { size, policy, memory, runs, .. } = result;
+    let about = format!(
+        "{size} size, policy {policy}, memory {memory}, median of {runs} runs; \
+         a mark shows the most that the devices can bring"
+    );
+    let bar = |label: &str, speedup: f64, most: Option<f64>, is_published| {
+        let most_shown = most.map_or_else(String::new, |most| format!(" of {most:.2}"));
+        let (label, figures) = (label.to_owned(), format!("{speedup:.2}{most_shown}"));
+        Line::Bar { label, value: speedup, mark: most, is_published, figures }
+    };
+    let mut lines = Vec::new();
+    for row in &result.rows {
+        if !lines.iter().any(|line| matches!(line, Line::Heading(kind) if *kind == row.kind)) {
+            lines.push(Line::Heading(row.kind));
+        }
+        let json::Bench { workload, speedup, s_max, .. } = &row.bench;
+        lines.push(bar(workload, *speedup, Some(*s_max), false));
+    }
+    lines.push(Line::Heading("geometric means"));
+    let json::ByKind { regular, irregular, all } = &result.means;
+    for (kind, means) in [("regular", regular), ("irregular", irregular), ("all", all)] {
+        if let Some(speedup) = means.speedup {
+            lines.push(bar(kind, speedup, means.s_max, false));
+        }
+    }
+    lines.push(Line::Heading("published means"));
+    for row in result.published.iter().filter(|row| row.over == "all") {
+        // The maximum possible speedup is the published speedup over the efficiency.
+        if let (Some(speedup), Some(efficiency)) = (row.speedup, row.efficiency) {
+            let processor = row.system.split(" and ").next().unwrap_or(row.system);
+            let label = format!("{processor}, {}", row.policy);
+            lines.push(bar(&label, speedup, Some(speedup / efficiency), true));
+        }
+    }
+    Chart { title: "Speedup over the fastest device alone", about, lines, reference: Some(1.0) }
+}
+
 /// Returns the table as markdown, with the chart if that is in a file.
 fn markdown(result: &json::Coexec, about: &About<'_>, chart: Option<&str>) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -217,4 +257,4 @@ const CAVEATS: [&str; 3] = [
 ];
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;

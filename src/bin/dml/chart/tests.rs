@@ -1,5 +1,5 @@
 use super::*;
-use crate::reproduce::coexec::tests::sample;
+use crate::reproduce::coexec::{chart, tests::sample};
 
 /// Returns the values of an attribute of all elements of a class.
 fn of_class<'a>(svg: &'a str, class: &str, attribute: &str) -> Vec<&'a str> {
@@ -17,7 +17,7 @@ fn number(text: &str) -> f64 {
 #[test]
 fn bars_and_marks_stand_for_their_figures() {
     let result = sample();
-    let svg = svg(&result);
+    let svg = chart(&result).svg();
     let mut speedups: Vec<f64> = result.rows.iter().map(|row| row.bench.speedup).collect();
     let means = [result.means.regular, result.means.irregular, result.means.all];
     speedups.extend(means.iter().filter_map(|means| means.speedup));
@@ -42,7 +42,7 @@ fn bars_and_marks_stand_for_their_figures() {
 /// mark within. The axis is below the last line.
 #[test]
 fn everything_stands_at_the_height_of_its_line() {
-    let svg = svg(&sample());
+    let svg = chart(&sample()).svg();
     let at = |class: &str, attribute: &str| -> Vec<f64> {
         of_class(&svg, class, attribute).into_iter().map(number).collect()
     };
@@ -85,7 +85,7 @@ fn everything_stands_at_the_height_of_its_line() {
 fn the_chart_is_whole_and_needs_nothing_else() {
     let mut result = sample();
     result.policy = "<script>\"&".to_owned();
-    let svg = svg(&result);
+    let svg = chart(&result).svg();
     assert!(!svg.contains("<script") && svg.contains("&lt;script&gt;&quot;&amp;"), "{svg}");
     let addresses = svg.matches("http").count() + svg.matches("url(").count() + svg.matches("href").count();
     assert_eq!(addresses, 1, "the name of the format alone: {svg}");
