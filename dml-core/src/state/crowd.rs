@@ -181,28 +181,29 @@ impl Requestors {
         }
     }
 
-    /// Records that the kernel of a grant has started. Its entry replaces that of an equal kernel on its
-    /// stream, so that many equal kernels cost no more than one. Returns the arena if there was one.
-    pub(super) fn start(&mut self, grant: OwnerId) -> Option<ArenaId> {
-        let mut place = self.place(grant)?;
+    /// Records that the kernel of the entry at a position has started. If an equal kernel is on its stream,
+    /// one entry stands for both, so that many equal kernels cost no more than one. Returns whether there is
+    /// one.
+    pub(super) fn start(&mut self, place: usize) -> bool {
+        if let Some(index) = &mut self.index {
+            let entry = &mut self.entries[place];
+            index.streamed.remove(entry);
+            entry.phase = Phase::InFlight;
+            index.streamed.add(entry);
+            return false;
+        }
+        let Requestor { grant, kernel, arena, seq_at_grant, .. } = self.entries[place];
         let entry = &self.entries[place];
-        let (arena, joins) = (entry.arena, entry.is_submission && self.index.is_none());
-        let earlier = joins.then(|| self.on_stream(arena, &entry.claims)).flatten();
-        let earlier = earlier.map(|earlier| self.swap_remove(earlier));
-        if let Some(earlier) = &earlier {
-            place = self.place(grant)?;
-            self.entries[place].kernels += earlier.kernels;
-        }
-        let entry = &mut self.entries[place];
-        let mut streamed = self.index.as_mut().map(|index| &mut index.streamed);
-        if let Some(streamed) = &mut streamed {
-            streamed.remove(entry);
-        }
-        entry.phase = Phase::InFlight;
-        if let Some(streamed) = &mut streamed {
-            streamed.add(entry);
-        }
-        earlier.map(|earlier| earlier.arena)
+        let equal = if entry.is_submission { self.on_stream(arena, &entry.claims) } else { None };
+        let Some(equal) = equal else {
+            self.entries[place].phase = Phase::InFlight;
+            return false;
+        };
+        let equal = &mut self.entries[equal];
+        (equal.grant, equal.kernel, equal.seq_at_grant) = (grant, kernel, seq_at_grant);
+        equal.kernels += 1;
+        self.remove_of_few(place);
+        true
     }
 
     /// Returns the position of the first entry on a stream with these claims.
@@ -275,7 +276,7 @@ impl Requestors {
         self.entries.push(entry);
     }
 
-    /// Removes the entry at a position of few. The last entry moves there.
+    /// Removes the entry at a position, without an index. The last entry moves there.
     #[inline(always)]
     pub(super) fn remove_of_few(&mut self, place: usize) {
         let last = self.entries.len() - 1;

@@ -40,14 +40,15 @@ impl BufferState {
     /// [`Refusal::Unreachable`] if a kernel before it on its stream did not write what it reads. It must then
     /// end as not started.
     pub fn start(&mut self, grant: OwnerId) -> Result<(), Refusal> {
-        let submission = self.requestors.place(grant).filter(|place| self.requestors[*place].is_submission);
-        if let Some(place) = submission
+        let Some(place) = self.requestors.place(grant) else { return Ok(()) };
+        let (arena, is_submission) = (self.requestors[place].arena, self.requestors[place].is_submission);
+        if is_submission
             && let Some(refusal) = self.missing(&self.requestors[place])
-            && !self.arena(self.requestors[place].arena).is_lost()
+            && !self.arena(arena).is_lost()
         {
             return Err(refusal);
         }
-        if let Some(arena) = self.requestors.start(grant) {
+        if self.requestors.start(place) {
             self.arena_mut(arena).native_refs -= 1;
         }
         Ok(())
