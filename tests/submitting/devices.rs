@@ -277,6 +277,24 @@ fn i29_a_submitter_goes_on_while_its_inputs_are_copied() {
     assert!(platform.leaked_grants().is_empty());
 }
 
+/// A launch that waits for its input holds up none before it, although one thread makes both.
+#[test]
+fn a_kernel_ends_while_the_next_one_waits_for_its_input() {
+    let arriving = Arriving::new();
+    let [x, y, a, b] = &arriving.buffers;
+    let c = arriving.platform.buffer_from(vec![0_u32]).unwrap();
+    arriving.submit(x, a, 1).items(1).unwrap();
+    let between = arriving.submit(a, &c, 2).items(1).unwrap();
+    let last = arriving.submit(y, b, 3).items(1).unwrap();
+    let [first, second] = &arriving.held.begun()[..] else { panic!("two copies") };
+    first.end(Ok(4));
+    watched("the kernel between", move || between.wait()).join().unwrap();
+    assert!(!last.has_ended());
+    second.end(Ok(4));
+    last.wait().unwrap();
+    assert_eq!((arriving.read(2), arriving.read(3)), (Ok(4), Ok(9)));
+}
+
 /// The same of two parts of one buffer, by futures.
 #[test]
 fn i29_a_future_submits_while_its_inputs_are_copied() {

@@ -4,14 +4,15 @@ use super::arena::CudaArena;
 use super::block::CudaBlock;
 use super::compile::{compile, is_ptx};
 use super::error::{Failure, check, refused, words};
-use super::grid::{limits, parts};
+use super::grid::{Part, limits, parts};
 use super::numbering::{self, Numbering, PART_BYTES};
 use super::session::{RECORD, Raw, Session, Way};
+use super::together::{LAUNCH, Parameter, Ready};
 use crate::compiled::{BuildCause, BuildError, CompiledKernel, Grid, KernelArg, Limits};
 use cudarc::driver::sys::{
     CUfunction, CUfunction_attribute as Attribute, CUjit_option, CUmodule, CUresult, cuFuncGetAttribute,
-    cuFuncGetParamInfo, cuFuncSetAttribute, cuLaunchKernel, cuModuleGetFunction, cuModuleLoadDataEx,
-    cuModuleUnload, cuStreamSynchronize,
+    cuFuncGetParamInfo, cuFuncSetAttribute, cuModuleGetFunction, cuModuleLoadDataEx, cuModuleUnload,
+    cuStreamSynchronize,
 };
 use dml_core::internal::sync::{Arc, Mutex};
 use dml_core::{
@@ -27,11 +28,8 @@ use std::fmt;
 const ITEMS_BYTES: usize = 48;
 /// Local memory that a kernel may use without raising its limit, in bytes.
 const LOCAL_BYTES: u64 = 48 << 10;
-/// Number of parameters whose launches allocate nothing.
-const PLACES: usize = 16;
 /// The failure of a lost device.
 const LOST: Failure = Failure { call: "cuCtxPushCurrent", code: CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED };
-const LAUNCH: &str = "cuLaunchKernel";
 /// The call that fails if earlier parts of the same launch may run.
 const LAUNCH_A_FURTHER_PART: &str = "cuLaunchKernel of a further part";
 
@@ -48,11 +46,24 @@ pub(super) struct Program {
 impl Drop for Program {
     fn drop(&mut self) {
         if let Ok(_entered) = self.session.enter_lost() {
+            self.session.forget_functions();
             // SAFETY: the module from `load`, unloaded once. Its kernels keep it, and fences keep the
             // kernels' programs.
             let _ = unsafe { cuModuleUnload(self.module.0) };
         }
     }
+}
+
+/// The order of a kernel relative to the others.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    /// Behind those on a stream.
+    On(Way),
+    /// Behind all that were submitted.
+    Submitted {
+        /// Whether the next one follows at once.
+        is_followed: bool,
+    },
 }
 
 /// The kind of an argument, and its size in bytes.
@@ -163,13 +174,6 @@ fn find_function(module: CUmodule, name: &CStr) -> Result<(CUfunction, u64), Fai
     let asked = unsafe { cuFuncGetAttribute(&raw mut max_local, attribute, function) };
     check("cuFuncGetAttribute", asked)?;
     Ok((function, u64::try_from(max_local).unwrap_or(1).max(1)))
-}
-
-/// A parameter of a kernel: its offset among the parameters and its size, in bytes.
-#[derive(Clone, Copy, Debug)]
-struct Parameter {
-    offset: usize,
-    bytes: usize,
 }
 
 impl CudaArena {
@@ -304,9 +308,6 @@ impl CudaArena {
     }
 }
 
-/// What a kernel in flight uses: the blocks of its arguments, and its program.
-pub(super) type Used = (SmallVec<[BlockRef; 4]>, Arc<Program>);
-
 /// A kernel of one arena, ready to be launched.
 ///
 /// # Examples
@@ -416,12 +417,12 @@ impl CudaKernel {
         self.session.await_beside()?;
         let ends = std::array::from_fn(|axis| grid.offset[axis].saturating_add(grid.items[axis]));
         // SAFETY: as the caller guarantees.
-        unsafe { self.launch_on((Way::Kernels, false), args, grid, ends) }
+        unsafe { self.launch_on(Order::On(Way::Kernels), args, grid, ends) }
     }
 
     unsafe fn launch_on(
         &self,
-        (way, is_submission): (Way, bool),
+        order: Order,
         args: &[KernelArg<'_>],
         grid: Grid,
         total: [u64; 3],
@@ -450,8 +451,9 @@ impl CudaKernel {
                 format!("kernel {name} has no DmlItems, but {grid} need several launches of the driver");
             return Err(invalid(reason));
         }
-        let (mut packed, mut local_bytes) = (Packed::new(self.words), 0_u64);
-        let mut blocks = SmallVec::<[BlockRef; 4]>::new();
+        let places = self.parameters.iter().chain(&self.part).copied();
+        let (mut ready, mut local_bytes) = (Ready::new((self.function, local), self.words, places), 0_u64);
+        let mut blocks = SmallVec::<[&BlockRef; 4]>::new();
         let mut places = self.parameters.iter();
         for (index, arg) in args.iter().enumerate() {
             if let KernelArg::Local(bytes) = arg {
@@ -467,39 +469,44 @@ impl CudaKernel {
                         format!("argument {index} of kernel {name}: the block belongs to another arena")
                     };
                     let own = own.ok_or_else(|| invalid(foreign()))?;
-                    packed.put(place, &own.at(0).to_ne_bytes());
-                    blocks.push((*block).clone());
+                    ready.put(place, &own.at(0).to_ne_bytes());
+                    blocks.push(block);
                 }
-                KernelArg::Nothing => packed.put(place, &[0; 8]),
-                KernelArg::Scalar(scalar) => packed.put(place, ScalarBytes::of(*scalar).as_slice()),
-                KernelArg::Bytes(bytes) => packed.put(place, bytes),
+                KernelArg::Nothing => ready.put(place, &[0; 8]),
+                KernelArg::Scalar(scalar) => ready.put(place, ScalarBytes::of(*scalar).as_slice()),
+                KernelArg::Bytes(bytes) => ready.put(place, bytes),
                 KernelArg::Local(_) => {}
             }
         }
         let items = places.next().copied();
         self.allow_local(local_bytes)?;
-        let (keep, further) = ((blocks, self.program.clone()), Cell::new(false));
+        ready.shared = local_bytes as u32;
+        let set = |ready: &mut Ready, part: &Part| {
+            ready.grid = part.grid;
+            if let Some(place) = items {
+                ready.put(place, bytemuck::cast_slice(part.items.as_flattened()));
+            }
+            if let Some(place) = self.part {
+                let [offset, end] = part.items;
+                ready.put(place, bytemuck::cast_slice([offset, end, total].as_flattened()));
+            }
+        };
+        let used = (blocks.iter().copied(), &self.program);
+        if let (Order::Submitted { is_followed }, [part]) = (order, &parts[..]) {
+            set(&mut ready, part);
+            // SAFETY: the program's function. The caller guarantees what the kernel touches (1).
+            return unsafe { self.session.submit_one(used, ready, is_followed) };
+        }
+        let further = Cell::new(false);
         let enqueue = |stream| {
             for part in &parts {
-                if let Some(place) = items {
-                    packed.put(place, bytemuck::cast_slice(part.items.as_flattened()));
-                }
-                if let Some(place) = self.part {
-                    let [offset, end] = part.items;
-                    packed.put(place, bytemuck::cast_slice([offset, end, total].as_flattened()));
-                }
-                let mut addresses = packed.addresses(self.parameters.iter().chain(&self.part));
-                let ([gx, gy, gz], [x, y, z], shared) = (part.grid, local, local_bytes as u32);
-                let (params, extra) = (addresses.as_mut_ptr(), std::ptr::null_mut());
-                // SAFETY: a live function with as many parameters as there are addresses. Each address has a
-                // value of its parameter's size, which the call copies. The caller guarantees what the kernel
-                // touches (1).
-                let launched = unsafe {
-                    cuLaunchKernel(self.function.0, gx, gy, gz, x, y, z, shared, stream, params, extra)
-                };
+                set(&mut ready, part);
+                // SAFETY: a live function with as many parameters as there are arguments. The caller
+                // guarantees what the kernel touches (1).
+                let launched = unsafe { ready.launch(stream) };
                 if launched != CUresult::CUDA_SUCCESS {
                     if further.get() {
-                        // Earlier parts may still run, so wait for them while `keep` is alive.
+                        // Earlier parts may still run, so wait for them while the blocks are alive.
                         // SAFETY: a live stream.
                         let _ = unsafe { cuStreamSynchronize(stream) };
                     }
@@ -511,9 +518,12 @@ impl CudaKernel {
         };
         // SAFETY: the commands use only the blocks and the program. After a failure none of them runs.
         let launched = unsafe {
-            match is_submission {
-                true => self.session.submit(LAUNCH, keep, enqueue),
-                false => self.session.command((way, LAUNCH), 0, keep, enqueue),
+            match order {
+                Order::Submitted { .. } => self.session.submit(used, enqueue),
+                Order::On(way) => {
+                    let keep: SmallVec<[BlockRef; 4]> = used.0.cloned().collect();
+                    self.session.command((way, LAUNCH), 0, (keep, self.program.clone()), enqueue)
+                }
             }
         };
         launched.map_err(|mut error| {
@@ -613,11 +623,14 @@ impl CompiledKernel for CudaKernel {
         total[shape.axis()] = part.total;
         if !part.is_independent {
             self.session.await_beside()?;
+            let is_followed = part.is_followed;
+            let order =
+                if part.is_submission { Order::Submitted { is_followed } } else { Order::On(Way::Kernels) };
             // SAFETY: as the caller guarantees.
-            return unsafe { self.launch_on((Way::Kernels, part.is_submission), args, grid, total) };
+            return unsafe { self.launch_on(order, args, grid, total) };
         }
         // SAFETY: as the caller guarantees.
-        self.session.beside(|way| unsafe { self.launch_on((way, false), args, grid, total) })
+        self.session.beside(|way| unsafe { self.launch_on(Order::On(way), args, grid, total) })
     }
 
     /// Returns whether it was enqueued but its end could not be marked, a part of it was enqueued, or the
@@ -631,31 +644,6 @@ impl CompiledKernel for CudaKernel {
 impl fmt::Debug for CudaKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CudaKernel({} on {})", self.name, self.arena)
-    }
-}
-
-/// The arguments of a launch, each at the offset of its parameter.
-struct Packed(SmallVec<[u64; PLACES]>);
-
-impl Packed {
-    fn new(words: usize) -> Self {
-        Self(SmallVec::from_elem(0, words))
-    }
-
-    fn put(&mut self, place: Parameter, value: &[u8]) {
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.0);
-        bytes[place.offset..place.offset + place.bytes].copy_from_slice(value);
-    }
-
-    /// Returns the address of each argument, valid while `self` lives.
-    fn addresses<'a>(
-        &mut self,
-        parameters: impl Iterator<Item = &'a Parameter>,
-    ) -> SmallVec<[*mut c_void; PLACES]> {
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.0);
-        let base = bytes.as_mut_ptr();
-        // Each offset lies within the bytes, whose size was computed from the offsets.
-        parameters.map(|parameter| base.wrapping_add(parameter.offset).cast()).collect()
     }
 }
 

@@ -6,22 +6,46 @@
 //! 1. The stream runs in order, so a kernel has ended when a mark behind it has. A fence of a submitted
 //!    kernel may therefore end later than the kernel, and never earlier.
 //! 2. Errors of CUDA stay, so the result of a mark is that of all kernels before it.
-//! 3. Marks hold no session: they are in one, and would keep it alive.
+//! 3. What kernels use is kept for all up to a mark together, until that has come: kernels of a chain use the
+//!    same, and a count of references that two threads change for each kernel is slow.
+//! 4. Marks hold no session: they are in one, and would keep it alive. What they keep may, until no kernel is
+//!    in flight.
 
-use super::kernel::Used;
+use super::kernel::Program;
 use super::session::{Raw, Session};
 use cudarc::driver::sys::CUevent;
 use dml_core::internal::sync::{Arc, Mutex};
-use dml_core::{Completion, DeviceLoss, Fence, TransferError};
+use dml_core::{BlockRef, Completion, DeviceLoss, Fence, TransferError};
 use std::any::Any;
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::task::{Poll, Waker};
 
 /// Number of kernels from one mark to the next, if no waiter asks.
 const EVERY: u64 = 64;
 
+/// Number of things kept last that are not kept again.
+const LAST: usize = 8;
+
 /// An event behind all kernels up to this number.
 type Mark = (u64, Arc<Raw<CUevent>>);
+
+/// What kernels in flight use: the blocks of their arguments, and their programs.
+#[derive(Debug, Default)]
+pub(super) struct Kept(Vec<BlockRef>, Vec<Arc<Program>>);
+
+impl Kept {
+    fn keep<'a>(&mut self, blocks: impl Iterator<Item = &'a BlockRef>, program: &Arc<Program>) {
+        for block in blocks {
+            if !self.0.iter().rev().take(LAST).any(|kept| Arc::ptr_eq(kept, block)) {
+                self.0.push(block.clone());
+            }
+        }
+        if !self.1.iter().rev().take(LAST).any(|kept| Arc::ptr_eq(kept, program)) {
+            self.1.push(program.clone());
+        }
+    }
+}
 
 /// The submitted kernels of a session.
 #[derive(Debug, Default)]
@@ -30,9 +54,15 @@ pub(super) struct Marks(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     launched: u64,
+    last_mark: u64,
     ended: u64,
-    /// The numbers of marked kernels that are not known to have ended, with their events, ascending.
-    marked: VecDeque<Mark>,
+    /// The numbers of kernels that were counted and then could not be launched, and why.
+    failed: Vec<(RangeInclusive<u64>, TransferError)>,
+    /// The numbers of marked kernels that are not known to have ended, with their events and what the kernels
+    /// up to there use, ascending.
+    marked: VecDeque<(Mark, Kept)>,
+    /// What the kernels behind the last mark use.
+    kept: Kept,
 }
 
 /// Whether a kernel has ended, or the event to ask.
@@ -43,20 +73,45 @@ enum Asked {
 }
 
 impl Marks {
-    /// Counts a launched kernel. Returns its number, and whether it is to be marked.
+    /// Counts a launched kernel, and keeps what it uses. Returns its number, and whether it is to be marked.
     ///
     /// The caller keeps others from enqueueing on the stream, as for all calls that mark.
-    pub(super) fn launched(&self) -> (u64, bool) {
+    pub(super) fn launched<'a>(
+        &self,
+        (blocks, program): (impl Iterator<Item = &'a BlockRef>, &Arc<Program>),
+    ) -> (u64, bool) {
         let mut state = self.0.lock();
         state.launched += 1;
-        (state.launched, state.launched.is_multiple_of(EVERY))
+        state.kept.keep(blocks, program);
+        (state.launched, state.launched >= state.last_mark + EVERY)
+    }
+
+    /// Has the kernels from a number to the last one fail: they could not be launched.
+    pub(super) fn fail_from(&self, first: u64, error: &TransferError) {
+        let mut state = self.0.lock();
+        let last = state.launched;
+        state.failed.push((first..=last, error.clone()));
+    }
+
+    /// Returns whether a kernel was launched. To be called once for each.
+    fn was_launched(&self, number: u64) -> Result<(), TransferError> {
+        let mut state = self.0.lock();
+        let Some(place) = state.failed.iter().position(|(numbers, _)| numbers.contains(&number)) else {
+            return Ok(());
+        };
+        // Kernels end in their order.
+        if *state.failed[place].0.end() == number {
+            return Err(state.failed.swap_remove(place).1);
+        }
+        Err(state.failed[place].1.clone())
     }
 
     /// Adds an event recorded behind all kernels that were launched.
     pub(super) fn mark(&self, event: Raw<CUevent>) {
         let mut state = self.0.lock();
-        let last = state.launched;
-        state.marked.push_back((last, Arc::new(event)));
+        let (last, kept) = (state.launched, std::mem::take(&mut state.kept));
+        state.last_mark = last;
+        state.marked.push_back(((last, Arc::new(event)), kept));
     }
 
     fn ask(&self, number: u64) -> Asked {
@@ -64,23 +119,35 @@ impl Marks {
         if state.ended >= number {
             return Asked::Ended;
         }
-        let behind = state.marked.iter().find(|(last, _)| *last >= number);
-        behind.map_or(Asked::Unmarked, |(last, event)| Asked::Mark((*last, event.clone())))
+        let behind = state.marked.iter().find(|((last, _), _)| *last >= number);
+        behind.map_or(Asked::Unmarked, |((last, event), _)| Asked::Mark((*last, event.clone())))
     }
 
-    /// Records that a marked kernel has ended. Returns the events that are not needed any more.
+    /// Records that a marked kernel has ended. Returns the events that are not needed any more, and drops
+    /// what the kernels used.
     fn ended(&self, number: u64) -> Vec<Arc<Raw<CUevent>>> {
         let mut state = self.0.lock();
         state.ended = state.ended.max(number);
         let ended = state.ended;
-        let needless = state.marked.iter().take_while(|(last, _)| *last <= ended).count();
-        state.marked.drain(..needless).map(|(_, event)| event).collect()
+        let needless = state.marked.iter().take_while(|((last, _), _)| *last <= ended).count();
+        let needless: Vec<_> = state.marked.drain(..needless).collect();
+        // Lent memory calls its owner.
+        drop(state);
+        needless.into_iter().map(|((_, event), _)| event).collect()
+    }
+
+    /// Returns what kernels use, none of which runs any more.
+    pub(super) fn take_kept(&self) -> Vec<Kept> {
+        let mut state = self.0.lock();
+        let behind = std::mem::take(&mut state.kept);
+        let marked = state.marked.iter_mut().map(|(_, kept)| std::mem::take(kept));
+        marked.chain([behind]).collect()
     }
 
     /// Removes all events.
     pub(super) fn take(&mut self) -> Vec<Raw<CUevent>> {
         let marked = std::mem::take(&mut self.0.get_mut().marked);
-        marked.into_iter().filter_map(|(_, event)| Arc::into_inner(event)).collect()
+        marked.into_iter().filter_map(|((_, event), _)| Arc::into_inner(event)).collect()
     }
 }
 
@@ -89,15 +156,13 @@ pub(super) struct Submitted {
     session: Arc<Session>,
     call: &'static str,
     number: u64,
-    /// Resources that the kernel uses, kept until it has ended.
-    keep: Option<Used>,
     /// An event of its own, for a future.
     awaited: Option<Fence>,
 }
 
 impl Submitted {
-    pub(super) fn new(session: &Arc<Session>, call: &'static str, number: u64, keep: Used) -> Self {
-        Self { session: session.clone(), call, number, keep: Some(keep), awaited: None }
+    pub(super) fn new(session: &Arc<Session>, call: &'static str, number: u64) -> Self {
+        Self { session: session.clone(), call, number, awaited: None }
     }
 
     /// Returns the mark behind the kernel, made now if there is none; `None` if the kernel has ended.
@@ -151,12 +216,10 @@ impl Submitted {
             Ok(())
         });
         if result.is_err() {
-            // The kernel may still run, so wait for it while `keep` is alive.
             self.session.drain();
         }
-        self.keep = None;
         self.awaited = None;
-        result.map(|()| 0)
+        result.and_then(|()| self.session.marks.was_launched(self.number)).map(|()| 0)
     }
 }
 

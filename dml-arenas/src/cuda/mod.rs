@@ -52,6 +52,7 @@ mod page_lock;
 mod pinned;
 mod session;
 mod tensor;
+mod together;
 
 #[cfg(feature = "cust")]
 pub use cust_memory::{InContext, Taken};

@@ -13,22 +13,23 @@ use super::completion::{Command, Event, Lane};
 use super::device::Found;
 use super::error::{FORKED, Failure, check, is_lost, transfer_error, words};
 use super::idle::Idle;
-use super::kernel::Used;
+use super::kernel::Program;
 use super::marks::{Marks, Submitted};
+use super::together::{LAUNCH, Ready, Together};
 use crate::compiled::Beside;
 use crate::fork::Origin;
 use cudarc::driver::sys::{
-    CUcontext, CUdeviceptr, CUevent, CUevent_flags, CUfunction, CUmemAccess_flags, CUmemAccessDesc,
-    CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPool_attribute,
-    CUmemPoolProps, CUmemoryPool, CUmodule, CUresult, CUstream, CUstream_flags, cuCtxEnablePeerAccess,
-    cuCtxPopCurrent_v2, cuCtxPushCurrent_v2, cuCtxSynchronize, cuDevicePrimaryCtxRelease_v2,
-    cuDevicePrimaryCtxRetain, cuEventCreate, cuEventDestroy_v2, cuEventRecord, cuMemAlloc_v2,
-    cuMemAllocFromPoolAsync, cuMemFree_v2, cuMemFreeAsync, cuMemPoolCreate, cuMemPoolDestroy,
+    CUcontext, CUdeviceptr, CUevent, CUevent_flags, CUfunction, CUgraph, CUgraphExec, CUgraphNode,
+    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation,
+    CUmemLocationType, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUmodule, CUresult, CUstream,
+    CUstream_flags, cuCtxEnablePeerAccess, cuCtxPopCurrent_v2, cuCtxPushCurrent_v2, cuCtxSynchronize,
+    cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRetain, cuEventCreate, cuEventDestroy_v2, cuEventRecord,
+    cuMemAlloc_v2, cuMemAllocFromPoolAsync, cuMemFree_v2, cuMemFreeAsync, cuMemPoolCreate, cuMemPoolDestroy,
     cuMemPoolSetAccess, cuMemPoolSetAttribute, cuMemPoolTrimTo, cuStreamCreate, cuStreamDestroy_v2,
     cuStreamSynchronize, cuStreamWaitEvent,
 };
-use dml_core::internal::sync::{Arc, Mutex};
-use dml_core::{Fence, NativeHandle, TransferError};
+use dml_core::internal::sync::{Arc, Mutex, MutexGuard};
+use dml_core::{BlockRef, Fence, NativeHandle, TransferError};
 use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -56,18 +57,19 @@ pub(super) struct Raw<T>(pub(super) T);
 /// A type of driver handles.
 ///
 /// # Safety
-/// 1. Any thread may use such a handle, at the same time as others.
+/// 1. Any thread may use such a handle, at the same time as others; a graph's, while no other thread does.
 pub(super) unsafe trait Handle {}
 
 macro_rules! handles {
     ($($handle:ty),*) => {
         // SAFETY: driver handles are not tied to threads, and driver calls on them are thread-safe (CUDA
-        // driver API, "API synchronization behavior" and "stream synchronization behavior").
+        // driver API, "API synchronization behavior" and "stream synchronization behavior"). Graphs are used
+        // under a lock ("graph object thread safety").
         $(unsafe impl Handle for $handle {})*
     };
 }
 
-handles!(CUcontext, CUevent, CUfunction, CUmemoryPool, CUmodule, CUstream);
+handles!(CUcontext, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUmemoryPool, CUmodule, CUstream);
 
 // SAFETY: guaranteed by `Handle` (1).
 unsafe impl<T: Handle> Send for Raw<T> {}
@@ -106,6 +108,8 @@ pub(super) struct Session {
     beside: Beside,
     /// The kernels that were submitted.
     pub(super) marks: Marks,
+    /// Submitted kernels that wait for the next ones. Locked by a thread that keeps others from enqueueing.
+    together: Mutex<Together>,
     aside: Raw<CUstream>,
     pool: Option<Raw<CUmemoryPool>>,
     idle: Mutex<Idle>,
@@ -250,6 +254,7 @@ impl Session {
             lanes_of_others: Mutex::default(),
             beside: Beside::default(),
             marks: Marks::default(),
+            together: Mutex::default(),
             aside,
             pool,
             // Without a pool, other code can only get memory that is back in the driver, so nothing is kept
@@ -264,6 +269,38 @@ impl Session {
 
     fn lane(&self, way: Way) -> &Arc<Lane> {
         &self.lanes[way as usize]
+    }
+
+    /// Keeps other threads from enqueueing on a stream until the result is dropped. What waits to be enqueued
+    /// there is. The context must be current.
+    fn in_order(&self, way: Way) -> MutexGuard<'_, ()> {
+        let in_order = self.lane(way).in_order();
+        if way == Way::Kernels {
+            self.launch_waiting();
+        }
+        in_order
+    }
+
+    /// Launches the submitted kernels that wait for others. The context must be current, and no other thread
+    /// may enqueue.
+    fn launch_waiting(&self) {
+        let mut together = self.together.lock();
+        if together.is_empty() {
+            return;
+        }
+        // SAFETY: live functions with their arguments, and blocks that live until their kernels have ended
+        // (`submit_one`).
+        let launched = unsafe { together.launch(self.lane(Way::Kernels).stream()) };
+        drop(together);
+        if let Err((first, failure)) = launched {
+            self.marks.fail_from(first, &self.failed(failure));
+        }
+    }
+
+    /// Forgets the functions of a program that is to be unloaded. The context must be current.
+    pub(super) fn forget_functions(&self) {
+        let _in_order = self.lane(Way::Kernels).in_order();
+        self.together.lock().forget();
     }
 
     /// Launches a kernel that may run concurrently with others, on the kernel streams in turn.
@@ -484,7 +521,7 @@ impl Session {
         let _entered = self.enter()?;
         let lane = self.lane(way);
         let event = self.event().map_err(|failure| self.failed(failure))?;
-        let in_order = lane.in_order();
+        let in_order = self.in_order(way);
         check(call, enqueue(lane.stream())).map_err(|failure| self.failed(failure))?;
         // SAFETY: an unused event, and a stream of its context.
         let recorded = check(RECORD, unsafe { cuEventRecord(event.raw(), lane.stream()) });
@@ -504,42 +541,81 @@ impl Session {
     /// later kernel.
     ///
     /// # Safety
-    /// As for [`command`](Self::command).
-    pub(super) unsafe fn submit(
+    /// 1. `enqueue` enqueues commands only on the given stream. They use only the blocks and the program.
+    pub(super) unsafe fn submit<'a>(
         self: &Arc<Self>,
-        call: &'static str,
-        keep: Used,
+        used: (impl Iterator<Item = &'a BlockRef>, &Arc<Program>),
         enqueue: impl FnOnce(CUstream) -> CUresult,
+    ) -> Result<Fence, TransferError> {
+        let _entered = self.enter()?;
+        let in_order = self.in_order(Way::Kernels);
+        let launched = check(LAUNCH, enqueue(self.lane(Way::Kernels).stream()));
+        launched.map_err(|failure| self.failed(failure))?;
+        let counted = self.marks.launched(used);
+        Ok(self.submitted(counted, in_order))
+    }
+
+    /// As [`submit`](Self::submit), for a kernel that is launched together with the next ones, if one follows
+    /// at once. Its fence then reports that it could not be launched.
+    ///
+    /// # Safety
+    /// 1. The function is one of the program, and has a parameter for each argument. The kernel touches only
+    ///    the blocks.
+    pub(super) unsafe fn submit_one<'a>(
+        self: &Arc<Self>,
+        used: (impl Iterator<Item = &'a BlockRef>, &Arc<Program>),
+        mut ready: Ready,
+        is_followed: bool,
     ) -> Result<Fence, TransferError> {
         let _entered = self.enter()?;
         let lane = self.lane(Way::Kernels);
         let in_order = lane.in_order();
-        check(call, enqueue(lane.stream())).map_err(|failure| self.failed(failure))?;
-        let (number, is_marked) = self.marks.launched();
-        if is_marked {
+        if !is_followed && self.together.lock().is_empty() {
+            // SAFETY: as the caller guarantees.
+            let launched = check(LAUNCH, unsafe { ready.launch(lane.stream()) });
+            launched.map_err(|failure| self.failed(failure))?;
+            let counted = self.marks.launched(used);
+            return Ok(self.submitted(counted, in_order));
+        }
+        let (number, is_due) = self.marks.launched(used);
+        let is_last = self.together.lock().wait(number, ready) || !is_followed;
+        if is_last {
+            self.launch_waiting();
+        }
+        Ok(self.submitted((number, is_last && is_due), in_order))
+    }
+
+    /// Returns the fence of a submitted kernel. A mark that is due is made.
+    fn submitted(self: &Arc<Self>, (number, is_due): (u64, bool), in_order: MutexGuard<'_, ()>) -> Fence {
+        if is_due {
             // Without this mark, a waiter makes one.
             let _ = self.mark_now();
         }
         drop(in_order);
-        Ok(Fence::awaited(Submitted::new(self, call, number, keep)))
+        Fence::awaited(Submitted::new(self, LAUNCH, number))
     }
 
     /// Marks all kernels that were submitted so far.
     pub(super) fn mark(&self) -> Result<(), TransferError> {
         let _entered = self.enter_lost()?;
-        let _in_order = self.lane(Way::Kernels).in_order();
+        let _in_order = self.in_order(Way::Kernels);
         self.mark_now().map_err(|failure| self.failed(failure))
     }
 
-    /// Waits for the kernels' stream after a failure.
+    /// Waits for the submitted kernels after a failure, and drops what they use.
     pub(super) fn drain(&self) {
         if let Ok(_entered) = self.enter_lost() {
+            let in_order = self.in_order(Way::Kernels);
             // SAFETY: a live stream.
             let _ = unsafe { cuStreamSynchronize(self.lane(Way::Kernels).stream()) };
+            let kept = self.marks.take_kept();
+            drop(in_order);
+            drop(kept);
         }
     }
 
-    /// Records a mark. The context must be current, and no other thread may enqueue.
+    /// Records a mark behind all kernels. The context must be current, no other thread may enqueue, and no
+    /// kernel waits.
     fn mark_now(&self) -> Result<(), Failure> {
         let event = self.raw_event()?;
         // SAFETY: an unused event, and a stream of its context.
@@ -594,6 +670,7 @@ impl Session {
     /// Waits for all work enqueued in the context so far.
     pub(super) fn settle(&self) -> Result<(), TransferError> {
         let _entered = self.enter_lost()?;
+        drop(self.in_order(Way::Kernels));
         // SAFETY: the context is current.
         check("cuCtxSynchronize", unsafe { cuCtxSynchronize() }).map_err(|failure| self.failed(failure))
     }
@@ -603,7 +680,7 @@ impl Session {
         self.beside.settle(|| {
             let _entered = self.enter()?;
             let [kernels, beside @ ..] = KERNELS;
-            let _in_order = self.lane(kernels).in_order();
+            let _in_order = self.in_order(kernels);
             let waits = beside.into_iter().try_for_each(|way| {
                 let event = self.recorded_on(way)?;
                 // SAFETY: a recorded event, and a live stream of its context. Recording the event again does
@@ -638,10 +715,9 @@ impl Session {
     fn all_wait_for(&self, ways: &[Way], event: CUevent) -> bool {
         let Ok(_entered) = self.enter() else { return false };
         ways.iter().all(|&way| {
-            let lane = self.lane(way);
-            let _in_order = lane.in_order();
+            let _in_order = self.in_order(way);
             // SAFETY: a recorded event, and a live stream of its context.
-            let waits = unsafe { cuStreamWaitEvent(lane.stream(), event, 0) };
+            let waits = unsafe { cuStreamWaitEvent(self.lane(way).stream(), event, 0) };
             check(WAIT, waits).map_err(|failure| self.note(failure)).is_ok()
         })
     }
@@ -671,6 +747,7 @@ impl Drop for Session {
         self.lanes.iter().chain(&lanes_of_others).for_each(|lane| lane.close());
         self.give_idle_back();
         if push(self.context.0).is_ok() {
+            self.together.get_mut().forget();
             let mut events = std::mem::take(self.events.get_mut());
             events.extend(self.marks.take());
             // SAFETY: objects of this context, each destroyed once, here. No command uses them, because its

@@ -24,6 +24,7 @@ long stand_in_count(const char *what) {
     if (!strcmp(what, "blocks")) count = COUNT(blocks, it->state != CACHED && it->of && it->of != &theirs);
     if (!strcmp(what, "locked")) count = COUNT(regions, 1);
     if (!strcmp(what, "modules")) count = COUNT(modules, 1);
+    if (!strcmp(what, "graphs")) count = COUNT(graphs, 1) + COUNT(executables, 1);
     if (!strcmp(what, "pushed")) count = pushed;
     if (!strcmp(what, "asleep")) count = asleep;
     if (!strcmp(what, "queued")) {
@@ -139,6 +140,7 @@ int cuDevicePrimaryCtxRelease_v2(int number) {
         if (COUNT(pools, it->device == number)) found("a pool is left behind");
         if (COUNT(blocks, it->device == number && it->of && it->of != &theirs)) found("memory is left behind");
         if (COUNT(modules, it->device == number)) found("a program is left behind");
+        if (COUNT(graphs, it->device == number) + COUNT(executables, it->device == number)) found("a graph is left behind");
         device->opened_to = 0;
     }
     END;
@@ -513,6 +515,9 @@ int cuModuleLoadDataEx(struct module **made, const char *text, unsigned count, i
 int cuModuleUnload(struct module *module) {
     IN_CONTEXT;
     if (!IS_THERE(modules, module)) { found("a program is unloaded twice"); FAIL(INVALID_HANDLE); }
+    for (struct graph *at = executables; at; at = at->next)
+        for (int index = 0; index < at->nodes; index++)
+            if (at->node[index].function->module == module) found("a program is unloaded of which a graph has a kernel");
     TAKE_OUT(modules, module);
     for (struct function *at = functions; at; at = at->next)
         if (at->module == module) at->kernel = -1;
@@ -563,18 +568,113 @@ int cuFuncGetParamInfo(struct function *function, size_t index, size_t *offset, 
     END;
 }
 
+static int is_too_large(const struct node *node) {
+    const unsigned *grid = node->grid, *local = node->local;
+    return !grid[0] || !grid[1] || !grid[2] || grid[1] > 65535 || grid[2] > 65535
+        || local[0] * local[1] * local[2] > 512 || (int)node->shared > node->function->shared;
+}
+
+static void take(struct node *node, void **arguments) {
+    const int *sizes = kernels[node->function->kernel].bytes;
+    for (int index = 0, to = 0; index < 4 && sizes[index]; to += (sizes[index++] + 7) / 8)
+        memcpy(&node->arguments[to], arguments[index], sizes[index]);
+}
+
+static void start(struct stream *stream, const struct node *node) {
+    struct command *command = enqueue(stream, LAUNCH);
+    command->function = node->function;
+    memcpy(command->arguments, node->arguments, sizeof command->arguments);
+    for (int axis = 0; axis < 3; axis++) command->grid[axis] = node->grid[axis], command->local[axis] = node->local[axis];
+}
+
 int cuLaunchKernel(struct function *function, unsigned gx, unsigned gy, unsigned gz, unsigned lx, unsigned ly, unsigned lz,
                    unsigned shared, void *given, void **arguments, void **extra) {
     IN_CONTEXT;
     struct stream *stream = stream_of(given, "launch");
     if (!stream || extra) FAIL(INVALID_HANDLE);
-    if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || lx * ly * lz > 512 || (int)shared > function->shared) FAIL(INVALID_VALUE);
-    struct command *command = enqueue(stream, LAUNCH);
-    command->function = function;
-    const int *sizes = kernels[function->kernel].bytes;
-    for (int index = 0, to = 0; index < 4 && sizes[index]; to += (sizes[index++] + 7) / 8)
-        memcpy(&command->arguments[to], arguments[index], sizes[index]);
-    memcpy(command->grid, (uint64_t[]){gx, gy, gz}, sizeof command->grid);
-    memcpy(command->local, (uint64_t[]){lx, ly, lz}, sizeof command->local);
+    struct node node = {function, {gx, gy, gz}, {lx, ly, lz}, shared, {0}};
+    if (is_too_large(&node)) FAIL(INVALID_VALUE);
+    take(&node, arguments);
+    start(stream, &node);
+    END;
+}
+
+int cuGraphCreate(struct graph **made, unsigned flags) {
+    IN_CONTEXT;
+    if (flags) FAIL(INVALID_VALUE);
+    struct graph *graph = calloc(1, sizeof *graph);
+    *graph = (struct graph){.device = device->number, .next = graphs};
+    *made = graphs = graph;
+    END;
+}
+
+/* The parameters of a kernel's node. */
+struct given {
+    struct function *function;
+    unsigned grid[3], local[3], shared;
+    void **arguments, **extra, *kernel, *context;
+};
+
+static int set(struct node *node, const struct given *given) {
+    *node = (struct node){given->function, {0}, {0}, given->shared, {0}};
+    memcpy(node->grid, given->grid, sizeof node->grid);
+    memcpy(node->local, given->local, sizeof node->local);
+    if (given->extra || given->kernel || given->context || is_too_large(node)) return INVALID_VALUE;
+    take(node, given->arguments);
+    return SUCCESS;
+}
+
+/* Each node follows the one before. Its handle is its number, from 1. */
+int cuGraphAddKernelNode_v2(uintptr_t *made, struct graph *graph, const uintptr_t *before, size_t count, const struct given *given) {
+    IN_CONTEXT;
+    if (!IS_THERE(graphs, graph)) { found("a kernel for a graph that is not there"); FAIL(INVALID_HANDLE); }
+    if (graph->nodes == NODES || count != (size_t)!!graph->nodes || (count && *before != (uintptr_t)graph->nodes)) FAIL(INVALID_VALUE);
+    int refused = set(&graph->node[graph->nodes], given);
+    if (refused) FAIL(refused);
+    *made = ++graph->nodes;
+    END;
+}
+
+int cuGraphInstantiateWithFlags(struct graph **made, struct graph *graph, unsigned long long flags) {
+    IN_CONTEXT;
+    if (!IS_THERE(graphs, graph) || flags) FAIL(INVALID_VALUE);
+    struct graph *executable = malloc(sizeof *executable);
+    *executable = *graph;
+    executable->of = graph;
+    executable->next = executables;
+    *made = executables = executable;
+    END;
+}
+
+int cuGraphExecKernelNodeSetParams_v2(struct graph *executable, uintptr_t node, const struct given *given) {
+    IN_CONTEXT;
+    if (!IS_THERE(executables, executable)) { found("a graph is changed that is not there"); FAIL(INVALID_HANDLE); }
+    if (node < 1 || node > (uintptr_t)executable->nodes) FAIL(INVALID_VALUE);
+    int refused = set(&executable->node[node - 1], given);
+    if (refused) FAIL(refused);
+    END;
+}
+
+int cuGraphLaunch(struct graph *executable, void *given) {
+    IN_CONTEXT;
+    struct stream *stream = stream_of(given, "launch of a graph");
+    if (!stream || !IS_THERE(executables, executable)) { found("a graph is launched that is not there"); FAIL(INVALID_HANDLE); }
+    for (int index = 0; index < executable->nodes; index++) start(stream, &executable->node[index]);
+    END;
+}
+
+int cuGraphExecDestroy(struct graph *executable) {
+    BEGIN;
+    if (!IS_THERE(executables, executable)) { found("a graph is destroyed twice"); FAIL(INVALID_HANDLE); }
+    TAKE_OUT(executables, executable);
+    free(executable);
+    END;
+}
+
+int cuGraphDestroy(struct graph *graph) {
+    BEGIN;
+    if (!IS_THERE(graphs, graph)) { found("a graph is destroyed twice"); FAIL(INVALID_HANDLE); }
+    TAKE_OUT(graphs, graph);
+    free(graph);
     END;
 }

@@ -23,6 +23,7 @@ mod memory;
 mod peers;
 #[path = "../stand_in/mod.rs"]
 mod stand_in;
+mod together;
 
 use dml_arenas::CudaArena;
 use dml_core::Arena;
@@ -44,7 +45,7 @@ fn nothing_is_left(driver: StandIn) {
     // Scratch memory is kept for a second, and threads need a moment to end. What is left in a context when
     // it goes ends the process.
     driver.until("contexts", 0);
-    for what in ["streams", "events", "pools", "blocks", "locked", "modules", "pushed"] {
+    for what in ["streams", "events", "pools", "blocks", "locked", "modules", "graphs", "pushed"] {
         assert_eq!(driver.count(what), 0, "{what}");
     }
     stand_in::no_thread_is_left("cuda events");

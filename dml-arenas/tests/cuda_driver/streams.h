@@ -23,6 +23,10 @@ struct record { int is_reached, code; };
 struct event { int device; struct record *record; struct event *next; };
 struct module { int device; char *text; struct module *next; };
 struct function { struct module *module; int kernel; int shared; struct function *next; };
+/* A chain of kernels. An executable graph is a copy, with nodes that are asked for by those of its graph. */
+enum { NODES = 64 };
+struct node { struct function *function; unsigned grid[3], local[3], shared; uint64_t arguments[8]; };
+struct graph { int device, nodes; struct node node[NODES]; struct graph *of, *next; };
 enum kind { COPY_IN, COPY_OUT, SET, ACROSS, RECORD, AWAIT, READY, FREE, LAUNCH };
 struct command {
     enum kind kind;
@@ -48,6 +52,7 @@ static struct event *events;
 static struct stream *streams;
 static struct module *modules;
 static struct function *functions;
+static struct graph *graphs, *executables;
 static int pushed, asleep, has_nvlink = 1;
 static __thread struct device *stack[DEPTH];
 static __thread int depth;

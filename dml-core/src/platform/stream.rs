@@ -21,10 +21,11 @@ mod launching;
 use crate::base::guard::{guard, quietly};
 use crate::base::helpers::help;
 use crate::base::id::{BufferId, OwnerId};
-use crate::base::sync::atomic::{AtomicU64, Ordering};
+use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{Arc, Condvar, Mutex, MutexGuard, thread, thread_local};
 use crate::memory::error::TransferError;
 use crate::platform::registry::Registry;
+use launching::AHEAD;
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -135,7 +136,10 @@ pub(crate) enum Start {
     /// Its submitter has launched it.
     Made,
     /// The launching thread launches it.
-    Left,
+    Left {
+        /// Whether the launch may wait.
+        waits: bool,
+    },
     /// Its launch computes. The reaper makes it, once all kernels before it have ended.
     Computes,
 }
@@ -162,6 +166,8 @@ pub(crate) struct Stream {
     given: AtomicU64,
     /// The number of the last kernel that ended, with all before it.
     settled: AtomicU64,
+    /// Whether launches are left to the launching thread.
+    launches_aside: AtomicBool,
 }
 
 #[derive(Default)]
@@ -219,6 +225,8 @@ struct Entry {
     is_launched: bool,
     /// Whether the reaper launches it, because its launch computes.
     computes: bool,
+    /// Whether its launch may wait.
+    waits: bool,
     /// Whether it runs behind those before it on the device, waits for nothing else, and may be waited for
     /// with those behind it.
     is_in_order: bool,
@@ -293,11 +301,14 @@ impl Stream {
         let number = self.given.load(Ordering::Relaxed) + 1;
         self.given.store(number, Ordering::Release);
         let is_doomed = self.failures() != failures;
-        // Not before, so that their numbers are greater.
-        let afterwards = work.start();
-        let (work, is_launched) = (Some(work), start == Start::Made);
-        let computes = start == Start::Computes;
-        let entry = Entry { number, label, work, held, is_launched, computes, is_in_order, is_doomed };
+        let is_launched = start == Start::Made;
+        if !is_launched || state.queue.len() + 1 >= AHEAD {
+            self.launches_aside.store(true, Ordering::Release);
+        }
+        // Not before: those that follow get greater numbers, and see where to launch.
+        let (afterwards, work) = (work.start(), Some(work));
+        let (computes, waits) = (start == Start::Computes, start == Start::Left { waits: true });
+        let entry = Entry { number, label, work, held, is_launched, computes, waits, is_in_order, is_doomed };
         state.queue.push_back(entry);
         if !is_launched {
             state.to_launch.push_back(number);
@@ -554,6 +565,7 @@ impl Stream {
             state.is_refusing = false;
             self.failures.fetch_add(1, Ordering::AcqRel);
         }
+        self.tell_where_to_launch(&state);
         self.settled.store(number, Ordering::Release);
         if state.waiting.iter().any(|waiting| *waiting <= number) {
             self.has_ended.notify_all();
@@ -689,9 +701,7 @@ impl State {
             return AllHeld::new();
         }
         (self.reaper, self.launching) = (Helper::None, Helper::None);
-        if let Some(taken) = self.queue.iter_mut().find(|entry| !entry.is_launched)
-            && taken.work.is_none()
-        {
+        for taken in self.queue.iter_mut().filter(|entry| !entry.is_launched && entry.work.is_none()) {
             taken.is_launched = true;
             self.to_launch.pop_front();
         }

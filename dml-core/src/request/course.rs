@@ -98,7 +98,7 @@ impl Course {
         let start = match &kernel.aside {
             None => Start::Made,
             Some(Aside { computes: true, .. }) => Start::Computes,
-            Some(_) => Start::Left,
+            Some(Aside { waits, .. }) => Start::Left { waits: *waits },
         };
         let about = (self.label.clone(), self.is_in_order && !self.ends_alone);
         self.stream.push((Box::new(kernel), start), about, failures)
@@ -144,6 +144,8 @@ pub(super) struct Aside {
     pub(super) total: u64,
     /// Whether the launch computes.
     pub(super) computes: bool,
+    /// Whether copies of inputs are in flight, for which the launch may wait.
+    pub(super) waits: bool,
 }
 
 /// The failure of a launch that was left to the stream.

@@ -168,7 +168,10 @@ impl From<[u64; 3]> for Items {
 /// # Failures
 /// After a kernel has failed, what it was to write is poisoned, and so is what all kernels behind it on its
 /// stream were to write. A kernel that was refused changed nothing. [`Submission::wait`] reports the failure,
-/// and so do [`Platform::settle`] and the next use of the bytes.
+/// and so do [`Platform::settle`], whether or not a `wait` has, and the next use of the bytes.
+///
+/// A launch that is left to the stream, as those of functions of the host are, counts as a kernel that failed
+/// when it is refused: the program has gone on, and must not take the old bytes for new ones.
 #[must_use = "nothing is launched until items, try_items or items_async"]
 pub struct Submit<'a> {
     platform: Platform,
@@ -186,7 +189,8 @@ impl<'a> Submit<'a> {
         Self { platform, device, launcher, label: None, arguments, results: None, ends_alone: false }
     }
 
-    /// Sets the name that errors give the kernel, instead of the launcher's.
+    /// Sets the name that errors give the kernel, instead of the launcher's. Arguments that do not fit are
+    /// reported under the launcher's.
     pub fn label(mut self, label: &str) -> Self {
         self.label = Some(label.into());
         self
@@ -208,7 +212,7 @@ impl<'a> Submit<'a> {
     }
 
     /// Passes a buffer, or a part of one, with the given access. A device kernel gets the whole storage, also
-    /// for a part.
+    /// for a part. A function of the host gets slices, so if it writes bytes that are passed twice, it fails.
     pub fn access(self, region: &impl Region, access: Access) -> Self {
         let (buffer, bytes) = (region.buffer().clone(), region.bytes());
         self.argument(LaunchArg::Buffer { buffer, access, ranges: bytes.into() })
@@ -256,8 +260,8 @@ impl<'a> Submit<'a> {
     /// no kernel before it on its own stream.
     ///
     /// # Errors
-    /// [`SubmitError`], but for [`SubmitError::Failed`]. A thread that holds grants or views gets
-    /// [`AcquireError::OrderViolation`] where it would have to wait for a buffer of a lower id.
+    /// [`SubmitError`]; [`SubmitError::Failed`] only with `DML_SETTLE=each`. A thread that holds grants or
+    /// views gets [`AcquireError::OrderViolation`] where it would have to wait for a buffer of a lower id.
     #[track_caller]
     pub fn items(self, items: impl Into<Items>) -> Result<Submission, SubmitError> {
         let origin = Location::caller();
@@ -305,10 +309,14 @@ impl<'a> Submit<'a> {
     /// Returns a future that launches the kernel once its buffers are granted. Dropping it before that
     /// launches nothing. Kernels are submitted in the order in which their futures are polled. A future that
     /// was polled may have a place in a queue, where others wait behind it until it is polled again or
-    /// dropped.
+    /// dropped. It is pending while other uses of its buffers or a full stream are in its way.
+    ///
+    /// As for [`AcquireFuture`](crate::AcquireFuture), the order of the buffers that the thread holds is not
+    /// checked: a task that awaits a buffer that it holds itself waits for ever.
     ///
     /// # Errors
-    /// As [`items`](Self::items), as the future's output.
+    /// As [`items`](Self::items), but for [`AcquireError::OrderViolation`], as the future's output. A poll
+    /// after the end returns [`AcquireError::Finished`], or the error that it ended with.
     #[track_caller]
     pub fn items_async(self, items: impl Into<Items>) -> SubmitFuture<'a> {
         let ready = self.checked(|kernel| items.into().of_whole(kernel));
@@ -399,8 +407,8 @@ impl Ready<'_> {
         let begun = if is_aside {
             let (launcher, arguments) = (self.launcher.shared(), std::mem::take(&mut self.arguments));
             let (shape, items) = (self.shape, self.items.clone());
-            let (total, computes) = (self.total, self.computes);
-            Begun::Aside(Aside { launcher, arguments, shape, items, total, computes })
+            let (total, computes, waits) = (self.total, self.computes, grants.is_arriving());
+            Begun::Aside(Aside { launcher, arguments, shape, items, total, computes, waits })
         } else {
             let launch = Launch::new(&self.items, &self.shape, &self.arguments).of(self.total);
             let launch = if self.course.ends_alone { launch } else { launch.submitted(false) };
@@ -563,7 +571,8 @@ impl Platform {
     /// Waits until all kernels that were submitted to a device so far have ended.
     ///
     /// # Errors
-    /// - [`SubmitError::Failed`]: the first failure since the last call that no submission has returned.
+    /// - [`SubmitError::Failed`]: the first failure since the last call, also one that [`Submission::wait`]
+    ///   has returned, but not one that the call that submits has.
     /// - [`SubmitError::OnStream`]: a stream called this code, and a kernel has not ended.
     /// - [`SubmitError::Acquire`]: the device has no memory.
     pub fn settle(&self, device: DeviceId) -> Result<(), SubmitError> {

@@ -4,20 +4,39 @@
 //! the rest of the submission. A submitter that is not ahead launches itself, because waking another thread
 //! takes longer.
 
-use super::{Entry, Helper, OnStream, Refused, State, Stream, is_on_stream};
+use super::{Entry, Helper, OnStream, Refused, State, Stream, Work, is_on_stream};
 use crate::base::guard::guard;
 use crate::base::helpers::help;
+use crate::base::sync::atomic::Ordering;
 use crate::base::sync::{Arc, MutexGuard};
+use smallvec::SmallVec;
+use std::time::{Duration, Instant};
 
 /// Number of kernels in the queue from which on launches are left to the launching thread. A model has few.
-const AHEAD: usize = if cfg!(dml_loom) { 1 } else { 16 };
+pub(super) const AHEAD: usize = if cfg!(dml_loom) { 1 } else { 16 };
+/// Maximum number of kernels that are launched in one round of the stream's lock.
+const MOST_AT_ONCE: usize = 8;
+/// The time after which a round of launches ends, so that the kernels launched in it may.
+const ROUND: Duration = Duration::from_micros(20);
+
+/// Kernels to be launched, without those that will end as failed.
+type Taken = SmallVec<[(u64, Option<Box<dyn Work>>); MOST_AT_ONCE]>;
 
 impl Stream {
     /// Returns whether the launch of a kernel that is granted now is left to the launching thread. It is, if
     /// launches before it are, if its submitter is ahead, or if a launch has failed.
     pub(crate) fn launches_aside(&self) -> bool {
-        let state = self.state.lock();
-        !state.to_launch.is_empty() || state.is_refusing || state.queue.len() >= AHEAD
+        // A kernel that the caller's one depends on has been pushed before the caller got its grants.
+        self.launches_aside.load(Ordering::Acquire)
+    }
+
+    /// Records whether launches are left to the launching thread. To be called after each change of what that
+    /// depends on, and after a failure is counted.
+    pub(super) fn tell_where_to_launch(&self, state: &State) {
+        let aside = !state.to_launch.is_empty() || state.is_refusing || state.queue.len() >= AHEAD;
+        if self.launches_aside.load(Ordering::Relaxed) != aside {
+            self.launches_aside.store(aside, Ordering::Release);
+        }
     }
 
     /// Waits until all launches that are left to the stream are made, for a caller that launches itself.
@@ -91,31 +110,25 @@ impl Stream {
         state
     }
 
-    /// Launches the next kernel. One that will end as failed is not launched: it would read what those before
-    /// it have not written.
+    /// Launches the next kernels, several in one round of the lock. One that will end as failed is not
+    /// launched: it would read what those before it have not written.
     pub(super) fn launch_next<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let Some(&number) = state.to_launch.front() else { return state };
-        let fails = state.failing.is_some() || state.is_refusing;
-        let is_followed = state.to_launch.len() > 1;
-        let Some(entry) = state.entry(number) else { return state };
-        if !fails
-            && !entry.is_doomed
-            && let Some(mut work) = entry.work.take()
-        {
-            drop(state);
-            let on_stream = OnStream::enter();
-            let is_launched = guard(|| work.launch(is_followed)).unwrap_or(false);
-            drop(on_stream);
-            state = self.state.lock();
-            state.is_refusing |= !is_launched;
-            if let Some(entry) = state.entry(number) {
-                entry.work = Some(work);
+        let mut taken = state.take_to_launch();
+        drop(state);
+        let (on_stream, begun) = (OnStream::enter(), Instant::now());
+        let (mut launched, mut has_failed) = (0, false);
+        while launched < taken.len() && (launched == 0 || cfg!(dml_loom) || begun.elapsed() < ROUND) {
+            let is_followed = taken.get(launched + 1).is_some_and(|(_, work)| work.is_some());
+            if let (Some(work), false) = (&mut taken[launched].1, has_failed) {
+                has_failed = !guard(|| work.launch(is_followed)).unwrap_or(false);
             }
+            launched += 1;
         }
-        if let Some(entry) = state.entry(number) {
-            entry.is_launched = true;
-        }
-        state.to_launch.pop_front();
+        drop(on_stream);
+        let mut state = self.state.lock();
+        state.is_refusing |= has_failed;
+        state.put_back(taken, launched);
+        self.tell_where_to_launch(&state);
         if state.to_launch.is_empty() && state.await_launches > 0 {
             self.has_ended.notify_all();
         }
@@ -131,6 +144,38 @@ impl Stream {
 }
 
 impl State {
+    /// Takes the next kernels that are to be launched, as far as no launch waits behind another one: the
+    /// kernels before it could not end meanwhile.
+    fn take_to_launch(&mut self) -> Taken {
+        let fails = self.failing.is_some() || self.is_refusing;
+        let (mut taken, numbers) = (Taken::new(), std::mem::take(&mut self.to_launch));
+        for &number in numbers.iter().take(MOST_AT_ONCE) {
+            let Some(entry) = self.entry(number) else { break };
+            if !taken.is_empty() && (entry.computes || entry.waits) {
+                break;
+            }
+            let work = if fails || entry.is_doomed { None } else { entry.work.take() };
+            taken.push((number, work));
+            if entry.computes {
+                break;
+            }
+        }
+        self.to_launch = numbers;
+        taken
+    }
+
+    /// Records that the first kernels that were taken are launched, and returns the others.
+    fn put_back(&mut self, taken: Taken, launched: usize) {
+        for (place, (number, work)) in taken.into_iter().enumerate() {
+            let Some(entry) = self.entry(number) else { continue };
+            entry.work = work.or(entry.work.take());
+            if place < launched {
+                entry.is_launched = true;
+                self.to_launch.pop_front();
+            }
+        }
+    }
+
     /// Returns whether the launching thread has to launch next.
     pub(super) fn launches_next(&mut self) -> bool {
         let next = self.to_launch.front().copied();
