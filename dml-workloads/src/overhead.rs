@@ -10,14 +10,17 @@
 use dml_arenas::MainMem;
 use dml_core::internal::sync::Mutex;
 use dml_core::{
-    AcquireError, DeviceDesc, DeviceId, DeviceKind, Fence, Grants, Launch, LaunchArg, LaunchError, Launcher,
-    Misfit, Platform, RawBuffer, RawRange, Submission, SubmitError,
+    AcquireError, BusyReason, DeviceDesc, DeviceId, DeviceKind, Fence, Grants, Launch, LaunchArg,
+    LaunchError, Launcher, Misfit, Platform, RawBuffer, RawRange, Submission, SubmitError,
 };
 use std::error::Error;
 use std::fmt;
+use std::future::{Future, IntoFuture};
 use std::hint::black_box;
+use std::pin::pin;
 use std::str::FromStr;
 use std::sync::{Arc, Barrier};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -46,6 +49,10 @@ pub enum Program {
     Write,
     /// Reads a buffer, and takes a slice of its bytes.
     Slice,
+    /// Makes a view of a buffer for reading, as `buffer.read()` does, and drops it.
+    View,
+    /// Reads a buffer as a future, which is ready at once.
+    Await,
     /// Reads ten buffers by one request.
     TenBuffers,
     /// Submits a kernel that reads one buffer and changes another one. The kernel does nothing. Its end does
@@ -80,12 +87,14 @@ const COUNTED: [(&str, Counted); 3] =
 
 impl Program {
     /// The programs without a number.
-    pub const PLAIN: [Self; 13] = [
+    pub const PLAIN: [Self; 15] = [
         Self::MutexPair,
         Self::Read,
         Self::ReadWrite,
         Self::Write,
         Self::Slice,
+        Self::View,
+        Self::Await,
         Self::TenBuffers,
         Self::Submit,
         Self::NewBuffer,
@@ -103,6 +112,8 @@ impl Program {
             Self::ReadWrite => "read-write",
             Self::Write => "write",
             Self::Slice => "slice",
+            Self::View => "view",
+            Self::Await => "await",
             Self::TenBuffers => "ten-buffers",
             Self::Submit => "submit",
             Self::NewBuffer => "new-buffer",
@@ -221,6 +232,19 @@ impl Prepared {
                 let viewed = |cause| AcquireError::View { buffer: one.name(), cause };
                 black_box(grants.slice::<u8>(one).map_err(viewed)?);
                 grants.release()
+            }),
+            Program::View => {
+                let buffer = platform.buffer_from(vec![0_u8; BYTES as usize])?;
+                timed(operations, || black_box(&buffer).read().map(|view| drop(black_box(view))))
+            }
+            Program::Await => timed(operations, || {
+                let future = pin!(platform.acquire(CPU).read(black_box(one)).into_future());
+                match future.poll(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Ready(grants) => grants?.release(),
+                    Poll::Pending => {
+                        Err(AcquireError::Busy { buffer: one.name(), reason: BusyReason::Queue })
+                    }
+                }
             }),
             Program::TenBuffers => timed(operations, || {
                 let all = buffers.iter().fold(platform.acquire(CPU), |all, buffer| all.read(buffer));

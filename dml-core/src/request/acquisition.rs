@@ -29,7 +29,7 @@ use crate::request::docket::{Docket, Part};
 use crate::request::grant::Grant;
 use crate::request::grants::Grants;
 use crate::request::held::{self, Carried};
-use crate::state::{Begin, Request};
+use crate::state::{Begin, OneClaim, Request};
 use std::collections::VecDeque;
 use std::panic::Location;
 use std::task::Poll;
@@ -193,6 +193,16 @@ impl Acquisition {
     /// Submits the request for one buffer.
     fn ask(&mut self, part: Part, wait: Wait<'_>) -> Result<(), AcquireError> {
         let buffer = &part.buffer;
+        let is_submission = self.purpose.is_submission();
+        if let [claim] = part.claims[..] {
+            let request =
+                OneClaim { kernel: self.kernel, grant: OwnerId(0), arena: self.arena, claim, is_submission };
+            if let Some((pin, grant, handout)) = buffer.0.grant_at_once(request, self.origin) {
+                let grant = (grant, self.arena);
+                self.docket.add().open(pin, grant, part.claims, handout, self.origin);
+                return Ok(());
+            }
+        }
         let (mut later, mut is_refused) = (None, false);
         let queues = || {
             if self.sleeps || matches!(wait, Wait::Until(_)) {
@@ -206,7 +216,7 @@ impl Acquisition {
             grant: OwnerId(0), // the buffer sets it
             arena: self.arena,
             claims: part.claims.clone(),
-            is_submission: self.purpose.is_submission(),
+            is_submission,
         };
         let asked = buffer.0.ask(request, queues, self.origin);
         match (asked, later) {

@@ -3,6 +3,7 @@
 use crate::base::access::{Access, Claim, Claims};
 use crate::base::guard::quietly;
 use crate::base::id::{ArenaId, OwnerId};
+use crate::base::names::BufferName;
 use crate::base::range::Span;
 use crate::base::sync::{Arc, Mutex};
 use crate::buffer::RawBuffer;
@@ -11,10 +12,11 @@ use crate::buffer::error::{AcquireError, PoisonedEnd, Poisoner, ViewError};
 use crate::buffer::handle::Pin;
 use crate::buffer::storage::Handout;
 use crate::memory::block::BlockRef;
-use crate::memory::host::Lease;
+use crate::memory::host::{CastError, Lease};
 use crate::request::held;
 use crate::request::region::Region;
 use crate::state::{EventKind, Outcome};
+use bytemuck::Pod;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -266,14 +268,13 @@ impl Grant {
         self.end(outcome, PoisonedEnd::Failed)
     }
 
-    /// Ends the grant, with which no copies are in flight, as done in the common case. Returns whether it has
-    /// ended.
+    /// Ends the grant, with which no copies are in flight, in the common case. Returns whether it has ended.
     #[inline(always)]
-    pub(super) fn release_at_once(&mut self) -> bool {
+    pub(super) fn release_at_once(&mut self, outcome: Outcome) -> bool {
         let (buffer, handout) = (self.buffer.id, self.lease.take().map(Lease::into_stored));
         match self.buffer.release_at_once(
             (self.id, self.marks.arena(), &self.claims),
-            Outcome::Done,
+            outcome,
             (handout, self.buffer.is_counted()),
         ) {
             Ok(kept) => {
@@ -327,6 +328,38 @@ impl Grant {
         Ok(())
     }
 
+    /// Returns granted bytes as elements, on the host.
+    pub(super) fn slice<T: Pod>(&self, span: Span) -> Result<&[T], ViewError> {
+        self.expect_whole()?;
+        self.used();
+        if span.is_empty() {
+            return Ok(&[]);
+        }
+        let slice = self.on_host().and_then(|lease| lease.slice(span));
+        let slice = slice.ok_or_else(|| ViewError::NotHost { buffer: self.buffer.name() })?;
+        slice.map_err(|error| cast_error(self.buffer.name(), span, error))
+    }
+
+    /// As [`slice`](Self::slice), for changing.
+    pub(super) fn slice_mut<T: Pod>(&mut self, span: Span) -> Result<&mut [T], ViewError> {
+        self.expect_whole()?;
+        self.used();
+        if span.is_empty() {
+            return Ok(&mut []);
+        }
+        if !covers(&self.claims, span, Access::writes) {
+            return Err(ViewError::NotWritable { buffer: self.buffer.name(), span });
+        }
+        if self.on_host().is_none() {
+            return Err(ViewError::NotHost { buffer: self.buffer.name() });
+        }
+        self.written();
+        let buffer = &self.buffer;
+        let slice = self.lease.as_mut().and_then(|lease| lease.slice_mut(span));
+        let slice = slice.ok_or_else(|| ViewError::NotHost { buffer: buffer.name() })?;
+        slice.map_err(|error| cast_error(buffer.name(), span, error))
+    }
+
     /// Returns an error if an arena may still touch the bytes.
     pub(super) fn expect_whole(&self) -> Result<(), ViewError> {
         match self.marks.has(Mark::Broken) {
@@ -375,6 +408,18 @@ impl Drop for Grant {
         if self.is_open() {
             // A drop cannot report a lost device; the poisoned bytes report it to the next reader.
             let _ = self.end(self.roll_back(), PoisonedEnd::Dropped);
+        }
+    }
+}
+
+/// Returns the error of a view of a buffer's bytes.
+pub(crate) fn cast_error(buffer: BufferName, span: Span, error: CastError) -> ViewError {
+    match error {
+        CastError::Size { element_bytes, .. } => {
+            ViewError::Size { buffer, span, element_bytes: element_bytes as u64 }
+        }
+        CastError::Alignment { element_align } => {
+            ViewError::Alignment { buffer, span, element_align: element_align as u64 }
         }
     }
 }

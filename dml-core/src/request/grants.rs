@@ -13,7 +13,6 @@ use crate::base::access::{Access, Claim};
 use crate::base::counters::Operation;
 use crate::base::guard::guard;
 use crate::base::id::{ArenaId, BufferId, DeviceId, OwnerId};
-use crate::base::names::BufferName;
 use crate::base::range::Span;
 use crate::base::sync::{Arc, Mutex};
 use crate::buffer::RawBuffer;
@@ -24,7 +23,7 @@ use crate::memory::block::{BlockRef, NativeHandle};
 use crate::memory::cross_arena::moved_all;
 use crate::memory::error::{Breach, TransferError};
 use crate::memory::fence::Fence;
-use crate::memory::host::{CastError, HostMemory, Lease, Loan};
+use crate::memory::host::{HostMemory, Lease, Loan};
 use crate::memory::request::{CopyIn, CopyOut};
 use crate::request::docket::{Docket, Item};
 use crate::request::flight::InFlight;
@@ -35,7 +34,7 @@ use bytemuck::Pod;
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 
-use crate::request::grant::{Grant, Mark, Moving, covers};
+use crate::request::grant::{Grant, Mark, Moving};
 
 /// Access to all buffers of one request, as a transaction that is [committed](Self::release) or rolled back.
 ///
@@ -156,14 +155,7 @@ impl Grants {
     /// elements.
     pub fn slice<T: Pod>(&self, region: &impl Region) -> Result<&[T], ViewError> {
         let grant = self.of(region.buffer())?;
-        let span = grant.granted_span(region)?;
-        grant.used();
-        if span.is_empty() {
-            return Ok(&[]);
-        }
-        let slice = grant.on_host().and_then(|lease| lease.slice(span));
-        let slice = slice.ok_or_else(|| ViewError::NotHost { buffer: grant.buffer.name() })?;
-        slice.map_err(|error| cast_error(grant.buffer.name(), span, error))
+        grant.slice(grant.granted_span(region)?)
     }
 
     /// Returns granted bytes as mutable elements, on the host. For several buffers at once see
@@ -174,23 +166,18 @@ impl Grants {
     pub fn slice_mut<T: Pod>(&mut self, region: &impl Region) -> Result<&mut [T], ViewError> {
         let place = self.place(region.buffer())?;
         let grant = &mut self.docket.grants_mut()[place];
-        grant.expect_whole()?;
         let span = grant.granted_span(region)?;
-        grant.used();
-        if span.is_empty() {
-            return Ok(&mut []);
-        }
-        if !covers(&grant.claims, span, Access::writes) {
-            return Err(ViewError::NotWritable { buffer: grant.buffer.name(), span });
-        }
-        if grant.on_host().is_none() {
-            return Err(ViewError::NotHost { buffer: grant.buffer.name() });
-        }
-        grant.written();
-        let buffer = &grant.buffer;
-        let slice = grant.lease.as_mut().and_then(|lease| lease.slice_mut(span));
-        let slice = slice.ok_or_else(|| ViewError::NotHost { buffer: buffer.name() })?;
-        slice.map_err(|error| cast_error(buffer.name(), span, error))
+        grant.slice_mut(span)
+    }
+
+    /// Returns the grant of a request for one buffer.
+    pub(super) fn only(&self) -> &Grant {
+        &self.docket.grants()[0]
+    }
+
+    /// As [`only`](Self::only), to change what is granted.
+    pub(super) fn only_mut(&mut self) -> &mut Grant {
+        &mut self.docket.grants_mut()[0]
     }
 
     /// Returns one view per requested item, in the order of the request. A kernel can then read some items
@@ -491,12 +478,12 @@ impl Grants {
     /// [`AcquireError::DeviceLost`] if a device was lost meanwhile; the bytes granted for writing are then
     /// poisoned.
     pub fn release(mut self) -> Result<(), AcquireError> {
-        if self.release_at_once() { Ok(()) } else { self.end(Outcome::Done) }
+        if self.release_at_once(Outcome::Done) { Ok(()) } else { self.end(Outcome::Done) }
     }
 
     /// Releases the grants in the common case. Returns whether none is left.
     #[inline(always)]
-    fn release_at_once(&mut self) -> bool {
+    fn release_at_once(&mut self, outcome: Outcome) -> bool {
         if !self.docket.is_quiet() {
             return false;
         }
@@ -507,11 +494,11 @@ impl Grants {
                 writers += 1;
                 true
             }
-            false => grant.release_at_once(),
+            false => grant.release_at_once(outcome),
         });
         let have_ended = readers_end.all(|has_ended| has_ended)
             && (writers == 0
-                || grants.iter_mut().rev().all(|grant| !grant.is_open() || grant.release_at_once()));
+                || grants.iter_mut().rev().all(|grant| !grant.is_open() || grant.release_at_once(outcome)));
         match have_ended {
             true => self.docket.have_ended(),
             false => self.docket.drop_ended(),
@@ -561,7 +548,7 @@ impl Grants {
 
     /// Releases the grants of a submission. After an error, nothing more is committed.
     pub(super) fn release_whole(mut self) -> Result<(), AcquireError> {
-        if self.release_at_once() { Ok(()) } else { self.end_all(Outcome::Done, true) }
+        if self.release_at_once(Outcome::Done) { Ok(()) } else { self.end_all(Outcome::Done, true) }
     }
 
     fn end_all(mut self, mut outcome: Outcome, is_whole: bool) -> Result<(), AcquireError> {
@@ -642,6 +629,17 @@ impl Grants {
         self.take_results().into_iter().for_each(|run| _ = run.into_inner().complete_behind());
         Ok(self)
     }
+
+    /// Ends grants that are dropped. Readers end alike, by a release and by a drop.
+    #[inline(never)]
+    fn end_unreleased(&mut self) {
+        let reads = |grant: &Grant| !grant.writes() && !grant.is_launched_on();
+        if !self.docket.grants().iter().all(reads) || !self.release_at_once(Outcome::NotStarted) {
+            let _ = self.finish_kernels();
+            self.wait_for_tail();
+            self.docket.roll_back();
+        }
+    }
 }
 
 impl Drop for Grants {
@@ -651,9 +649,7 @@ impl Drop for Grants {
             .get_mut()
             .is_none_or(|contents| !contents.grants().iter().any(|grant| grant.is_open()));
         if !is_over {
-            let _ = self.finish_kernels();
-            self.wait_for_tail();
-            self.docket.roll_back();
+            self.end_unreleased();
         }
     }
 }
@@ -684,17 +680,6 @@ fn aliased(items: &[Item]) -> Option<(BufferId, Span)> {
         }
     }
     None
-}
-
-pub(crate) fn cast_error(buffer: BufferName, span: Span, error: CastError) -> ViewError {
-    match error {
-        CastError::Size { element_bytes, .. } => {
-            ViewError::Size { buffer, span, element_bytes: element_bytes as u64 }
-        }
-        CastError::Alignment { element_align } => {
-            ViewError::Alignment { buffer, span, element_align: element_align as u64 }
-        }
-    }
 }
 
 #[cfg(all(test, not(dml_loom)))]

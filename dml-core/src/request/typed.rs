@@ -82,7 +82,7 @@ impl<T: Pod> Buffer<T> {
     #[track_caller]
     pub fn read(&self) -> Result<ReadView<T>, AcquireError> {
         let grants = self.host_acquire()?.read(self).wait()?;
-        ReadView::new(grants, self.clone())
+        ReadView::new(grants)
     }
 
     /// Waits until the buffer has no users, and lets the host overwrite all of it. The old contents are not
@@ -93,7 +93,7 @@ impl<T: Pod> Buffer<T> {
     #[track_caller]
     pub fn write(&self) -> Result<WriteView<T>, AcquireError> {
         let grants = self.host_acquire()?.write(self).wait()?;
-        WriteView::new(grants, self.clone())
+        WriteView::new(grants)
     }
 
     /// Waits for the latest contents and lets the host change them.
@@ -103,7 +103,7 @@ impl<T: Pod> Buffer<T> {
     #[track_caller]
     pub fn read_write(&self) -> Result<WriteView<T>, AcquireError> {
         let grants = self.host_acquire()?.read_write(self).wait()?;
-        WriteView::new(grants, self.clone())
+        WriteView::new(grants)
     }
 
     /// Overwrites the buffer with these elements.

@@ -5,9 +5,8 @@ use crate::base::range::Span;
 use crate::buffer::error::{AcquireError, ViewError};
 use crate::buffer::lock::BufferInner;
 use crate::memory::host::Lease;
-use crate::request::grant::{Mark, Marks};
-use crate::request::grants::{Grants, cast_error};
-use crate::request::typed::Buffer;
+use crate::request::grant::{Mark, Marks, cast_error};
+use crate::request::grants::Grants;
 use bytemuck::Pod;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -89,15 +88,16 @@ impl<'a> View<'a> {
 /// ```
 #[derive(Debug)]
 pub struct ReadView<T: Pod> {
+    /// One grant, of the whole buffer.
     grants: Grants,
-    buffer: Buffer<T>,
+    _element: PhantomData<fn() -> T>,
 }
 
 impl<T: Pod> ReadView<T> {
     /// Checks once that the contents can be viewed, so that later views cannot fail.
-    pub(crate) fn new(grants: Grants, buffer: Buffer<T>) -> Result<Self, AcquireError> {
-        visible(&grants, &buffer)?;
-        Ok(Self { grants, buffer })
+    pub(crate) fn new(grants: Grants) -> Result<Self, AcquireError> {
+        visible::<T>(&grants)?;
+        Ok(Self { grants, _element: PhantomData })
     }
 
     pub(crate) fn into_grants(self) -> Grants {
@@ -106,19 +106,22 @@ impl<T: Pod> ReadView<T> {
 }
 
 /// Checks that a whole buffer can be viewed as elements. Its arena belongs to the host, so its storage can at
-/// most be misaligned for `T`. [`Buffer`] rules that out when it is built.
-fn visible<T: Pod>(grants: &Grants, buffer: &Buffer<T>) -> Result<(), AcquireError> {
-    grants
-        .slice::<T>(buffer)
-        .map(|_| ())
-        .map_err(|cause| AcquireError::View { buffer: buffer.raw().name(), cause })
+/// most be misaligned for `T`. [`Buffer`](crate::Buffer) rules that out when it is built.
+fn visible<T: Pod>(grants: &Grants) -> Result<(), AcquireError> {
+    let seen = grants.only().slice::<T>(whole(grants)).map(|_| ());
+    seen.map_err(|cause| AcquireError::View { buffer: grants.only().buffer.name(), cause })
+}
+
+/// Returns the bytes of the only buffer.
+fn whole(grants: &Grants) -> Span {
+    Span::new(0, grants.only().buffer.len)
 }
 
 impl<T: Pod> Deref for ReadView<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        self.grants.slice(&self.buffer).expect("checked when the view was made")
+        self.grants.only().slice(whole(&self.grants)).expect("checked when the view was made")
     }
 }
 
@@ -129,14 +132,15 @@ impl<T: Pod> Deref for ReadView<T> {
 #[derive(Debug)]
 #[must_use = "dropping it rolls back: nothing is committed without release()"]
 pub struct WriteView<T: Pod> {
+    /// One grant, of the whole buffer.
     grants: Grants,
-    buffer: Buffer<T>,
+    _element: PhantomData<fn() -> T>,
 }
 
 impl<T: Pod> WriteView<T> {
-    pub(crate) fn new(grants: Grants, buffer: Buffer<T>) -> Result<Self, AcquireError> {
-        visible(&grants, &buffer)?;
-        Ok(Self { grants, buffer })
+    pub(crate) fn new(grants: Grants) -> Result<Self, AcquireError> {
+        visible::<T>(&grants)?;
+        Ok(Self { grants, _element: PhantomData })
     }
 
     /// Ends access and commits what was written.
@@ -152,12 +156,13 @@ impl<T: Pod> Deref for WriteView<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        self.grants.slice(&self.buffer).expect("checked when the view was made")
+        self.grants.only().slice(whole(&self.grants)).expect("checked when the view was made")
     }
 }
 
 impl<T: Pod> DerefMut for WriteView<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        self.grants.slice_mut(&self.buffer).expect("checked when the view was made")
+        let whole = whole(&self.grants);
+        self.grants.only_mut().slice_mut(whole).expect("checked when the view was made")
     }
 }

@@ -21,6 +21,8 @@ fn label(program: Program) -> String {
         Program::ReadWrite => "change a buffer".to_owned(),
         Program::Write => "overwrite a buffer".to_owned(),
         Program::Slice => "read a buffer, with a slice".to_owned(),
+        Program::View => "read a buffer by a view".to_owned(),
+        Program::Await => "read a buffer by await".to_owned(),
         Program::TenBuffers => "read ten buffers at once".to_owned(),
         Program::Submit => "submit a kernel with two buffers".to_owned(),
         Program::NewBuffer => "create and drop a buffer".to_owned(),
@@ -51,12 +53,10 @@ pub(crate) fn run(options: &AcquireOptions) -> Result<(), Failure> {
     let footprint = Footprint::measured().map_err(failed)?;
     let times = measure(&programs(options.buffers), options.runs)?;
     let result = result(&times, options.runs, footprint);
-    if let Some(chart) = &options.chart {
-        output::write(chart, "chart", |file| {
-            file.write_all(self::chart(&times, options.runs).svg().as_bytes())
-        })?;
-    }
-    if options.json { json::print(&result) } else { failure::print(&text(&times, &result)) }
+    if options.json { json::print(&result) } else { failure::print(&text(&times, &result)) }?;
+    let Some(chart) = &options.chart else { return Ok(()) };
+    let svg = self::chart(&times, options.runs).svg();
+    output::write(chart, "chart", |file| file.write_all(svg.as_bytes()))
 }
 
 /// The nanoseconds of an operation of each program, in each round.
@@ -117,6 +117,8 @@ fn result(times: &Times, runs: u32, footprint: Option<Footprint>) -> json::Acqui
             read_write: ns(Program::ReadWrite),
             write: ns(Program::Write),
             read_slice: ns(Program::Slice),
+            read_view: ns(Program::View),
+            read_await: ns(Program::Await),
         },
         ten_buffers_ns: ns(Program::TenBuffers),
         submit_ns: ns(Program::Submit),
@@ -187,9 +189,11 @@ mod tests {
     fn every_figure_is_the_median_of_its_program() {
         let times = sample();
         let found = result(&times, 3, None);
-        assert_eq!((found.mutex_pair_ns, found.submit_ns, found.new_buffer_ns), (10.0, 70.0, 80.0));
-        let json::AcquireRelease { read, read_write, write, read_slice } = found.acquire_release_ns;
-        assert_eq!([read, read_write, write, read_slice], [20.0, 30.0, 40.0, 50.0]);
+        assert_eq!((found.mutex_pair_ns, found.submit_ns, found.new_buffer_ns), (10.0, 90.0, 100.0));
+        let of_one = found.acquire_release_ns;
+        let with_bytes = [of_one.read_slice, of_one.read_view, of_one.read_await];
+        assert_eq!([of_one.read, of_one.read_write, of_one.write], [20.0, 30.0, 40.0]);
+        assert_eq!((with_bytes, found.ten_buffers_ns), ([50.0, 60.0, 70.0], 80.0));
         let two = found.two_threads_ns;
         let two = [
             two.different_mutexes,
@@ -198,10 +202,10 @@ mod tests {
             two.same_buffer_read,
             two.same_buffer_write,
         ];
-        assert_eq!(two, [90.0, 100.0, 110.0, 120.0, 130.0]);
-        assert_eq!(found.by_buffers_ns, [(1_000, 140.0), (1_000_000, 150.0)].into());
-        assert_eq!(found.by_ranges_ns, [(1, 160.0), (10, 170.0), (1_000, 180.0), (100_000, 190.0)].into());
-        assert_eq!(found.by_held_ns, [(10, 200.0), (1_000, 210.0), (10_000, 220.0)].into());
+        assert_eq!(two, [110.0, 120.0, 130.0, 140.0, 150.0]);
+        assert_eq!(found.by_buffers_ns, [(1_000, 160.0), (1_000_000, 170.0)].into());
+        assert_eq!(found.by_ranges_ns, [(1, 180.0), (10, 190.0), (1_000, 200.0), (100_000, 210.0)].into());
+        assert_eq!(found.by_held_ns, [(10, 220.0), (1_000, 230.0), (10_000, 240.0)].into());
         assert_eq!(found.buffer_bytes, None);
     }
 

@@ -448,6 +448,8 @@ pub(crate) struct AcquireRelease {
     pub(crate) read_write: f64,
     pub(crate) write: f64,
     pub(crate) read_slice: f64,
+    pub(crate) read_view: f64,
+    pub(crate) read_await: f64,
 }
 
 /// Operations on two threads at once, on each of them.
