@@ -20,7 +20,7 @@ fn the_data_layer_is_measured_with_a_chart() {
         fields.map(|(name, figure)| (name.clone(), figure.as_f64().expect("a number"))).collect()
     };
     let named = [
-        ("acquire_release_ns", &["read", "read_write", "write", "read_slice"][..]),
+        ("acquire_release_ns", &["read", "read_write", "write", "read_slice", "read_view", "read_await"][..]),
         (
             "two_threads_ns",
             &[
@@ -52,6 +52,16 @@ fn the_data_layer_is_measured_with_a_chart() {
     }
     let chart = std::fs::read_to_string(folder.join("acquire.svg")).expect("the chart is written");
     assert!(chart.starts_with("<svg") && chart.contains("submit a kernel"), "{chart}");
+    // A file that cannot be written loses no results.
+    let line = ["bench", "acquire", "--runs", "1", "--buffers", "1000", "--chart", "no/folder.svg", "--json"];
+    let output = dml(&folder, &line);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(1) && told.contains("cannot write the chart no/folder.svg"),
+        "{told}"
+    );
+    let found: Value = serde_json::from_slice(&output.stdout).expect("the results are there");
+    assert_eq!(found["runs"], 1);
 }
 
 /// A chain is measured on each device with compiled kernels, and refused where there is none.

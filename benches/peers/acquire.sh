@@ -9,6 +9,10 @@
 # that is used instead of a new one.
 set -eu
 rounds=${1:-9}
+if ! [ "$rounds" -gt 0 ] 2>/dev/null; then
+    echo "usage: $0 [ROUNDS]" >&2
+    exit 2
+fi
 here=$(cd "$(dirname "$0")" && pwd)
 made=$(mktemp -d)
 trap 'rm -r "$made"' EXIT
@@ -16,7 +20,7 @@ trap 'rm -r "$made"' EXIT
 if [ -z "${DML:-}" ]; then
     cd "$here/../.."
     cargo build --quiet --release
-    DML=$PWD/target/release/dml
+    DML=${CARGO_TARGET_DIR:-$PWD/target}/release/dml
 fi
 starpu=$(pkg-config --list-all | sed -n 's/^\(starpu-[0-9.]*\) .*/\1/p' | head -n 1)
 if [ -z "$starpu" ]; then

@@ -19,7 +19,7 @@ trap 'rm -r "$made"' EXIT
 if [ -z "${DML:-}" ]; then
     cd "$(dirname "$0")/../.."
     cargo build --quiet --release
-    DML=$PWD/target/release/dml
+    DML=${CARGO_TARGET_DIR:-$PWD/target}/release/dml
     cd "$OLDPWD"
 fi
 

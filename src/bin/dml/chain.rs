@@ -1,9 +1,9 @@
 //! `dml bench chain`: the cost of a small kernel that depends on others, submitted, queued by hand, and under
 //! one grant. The ways take turns in one process, and every result is checked.
 
-use crate::cli::ChainOptions;
+use crate::cli::{ChainOptions, MachineOptions};
 use crate::failure::{self, Failure};
-use crate::machine::Machine;
+use crate::machine::{Machine, discover};
 use crate::{json, table};
 use dml::scheduler::metrics::Summary;
 use dml::{DeviceId, Platform};
@@ -21,9 +21,8 @@ fn measure(options: &ChainOptions) -> Result<json::Chain, Failure> {
     /// The numbers of elements of the buffers.
     const ELEMENTS: [u64; 3] = [64, 1024, 65_536];
 
-    let machine = Machine::of(&options.machine)?;
+    let (machine, devices) = compiled(&options.machine, "chain")?;
     let (platform, mut rows) = (&machine.platform, Vec::new());
-    let devices = compiled(&machine, "chain")?;
     for &device in &devices {
         for elements in ELEMENTS {
             let mut chains = Chains::new(platform, device, elements).map_err(failed)?;
@@ -49,8 +48,20 @@ fn measure(options: &ChainOptions) -> Result<json::Chain, Failure> {
     Ok(json::Chain { kernels: options.kernels, runs: options.runs, rows, pairs })
 }
 
-/// Returns the devices with compiled kernels, of which the benchmark needs one.
-pub(crate) fn compiled(machine: &Machine, benchmark: &str) -> Result<Vec<DeviceId>, Failure> {
+/// Opens the devices with compiled kernels, of which the benchmark needs one. If none is named, these are all
+/// that there are, also on few cores.
+pub(crate) fn compiled(
+    options: &MachineOptions,
+    benchmark: &str,
+) -> Result<(Machine, Vec<DeviceId>), Failure> {
+    let mut options = options.clone();
+    if options.devices.is_empty() {
+        let platform = discover(&options.workers.discover_options().offload(0))?;
+        let all = (0..).map(DeviceId).zip(platform.devices());
+        let all = all.filter(|(device, _)| language(&platform, *device).is_some());
+        options.devices = all.map(|(_, device)| device.name.to_string()).collect();
+    }
+    let machine = Machine::of(&options)?;
     let has_programs = |device: &DeviceId| language(&machine.platform, *device).is_some();
     let found: Vec<_> = machine.devices.iter().copied().filter(has_programs).collect();
     if found.is_empty() {
@@ -58,7 +69,7 @@ pub(crate) fn compiled(machine: &Machine, benchmark: &str) -> Result<Vec<DeviceI
         let missing: String = missing.collect();
         return Err(Failure::Usage(format!("{benchmark} needs a device of OpenCL or CUDA{missing}")));
     }
-    Ok(found)
+    Ok((machine, found))
 }
 
 pub(crate) fn failed(error: Failed) -> Failure {

@@ -4,7 +4,7 @@
 use crate::chain::{compiled, failed, median, take_turns};
 use crate::cli::{Memory, PipelineOptions};
 use crate::failure::{self, Failure};
-use crate::machine::{Machine, pinned_bytes};
+use crate::machine::pinned_bytes;
 use crate::{by_hand, json, table};
 use dml_workloads::by_hand::pipeline::Pipeline;
 
@@ -24,9 +24,9 @@ fn measure(options: &PipelineOptions) -> Result<json::Pipeline, Failure> {
             return Err(Failure::Usage("pipeline needs transfers: omit --memory bound".to_owned()));
         }
     };
-    let machine = Machine::of(&machine)?;
+    let (machine, devices) = compiled(&machine, "pipeline")?;
     let (platform, mut rows) = (&machine.platform, Vec::new());
-    for device in compiled(&machine, "pipeline")? {
+    for device in devices {
         let (memory, size) =
             (by_hand::memory(platform, device), [chunks, elements].map(|count| count as usize));
         let mut pipeline = Pipeline::new(platform, device, memory, size).map_err(failed)?;
