@@ -326,9 +326,9 @@ pub mod prelude {
     pub use dml_arenas::offload::{self, Registry};
     pub use dml_arenas::{Discover, DiscoverOptions, Sharing, Workers};
     pub use dml_core::{
-        Access, Acquire, AcquireError, Buffer, DeviceId, GrantArg, Grants, Items, KernelId, Launcher,
-        Pattern, Platform, Prefetch, RawBuffer, ReadView, Region, Scalar, SharedLauncher, Submission, Submit,
-        SubmitError, WriteView, args,
+        Access, Acquire, AcquireError, Buffer, DeviceId, Fence, GrantArg, Grants, ItemShape, Items, KernelId,
+        LaunchError, Launcher, Pattern, Platform, Prefetch, RawBuffer, ReadView, Region, Scalar,
+        SharedLauncher, Submission, Submit, SubmitError, WriteView, args,
     };
     pub use dml_scheduler::{
         Argument, Coexecutor, Footprint, Iterate, Kernel, Knowledge, Package, Report, Running, Variant,

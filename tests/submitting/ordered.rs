@@ -368,7 +368,7 @@ fn i30_results_of_a_failed_kernel_are_valid_nowhere() {
         }
         assert!(is_poisoned(&b));
         // What it had is overwritten.
-        let lost = b.raw().restore(0..WORDS * 4).unwrap_err();
+        let lost = b.restore().unwrap_err();
         assert!(matches!(lost, AcquireError::NotRestorable { .. }), "{lost:?}");
         let mut view = b.write().unwrap();
         view.fill(7);
@@ -402,7 +402,7 @@ fn i30_what_a_failed_kernel_sent_is_not_taken_for_zeros() {
     scene.end_copies(ALL);
     kernel.end(Err(broken()));
     flight.wait().unwrap_err();
-    b.raw().restore(0..WORDS * 4).unwrap();
+    b.restore().unwrap();
     assert!(b.read().unwrap().iter().all(|word| *word == 0));
 }
 
@@ -441,7 +441,7 @@ fn i30_bytes_that_are_changed_can_be_restored() {
     assert!(!flight.bring_results(CPU));
     kernel.end(Err(broken()));
     flight.wait().unwrap_err();
-    b.raw().restore(0..WORDS * 4).unwrap();
+    b.restore().unwrap();
     scene.expect(&b, 2);
 }
 
@@ -456,7 +456,7 @@ fn i30_results_that_cannot_be_ordered_leave_what_is_there() {
     scene.end_copies(ALL);
     kernel.end(Err(broken()));
     flight.wait().unwrap_err();
-    b.raw().restore(0..WORDS * 4).unwrap();
+    b.restore().unwrap();
     scene.expect(&b, 2);
 }
 

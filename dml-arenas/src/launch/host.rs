@@ -86,6 +86,30 @@ impl HostLauncher {
 ///
 /// # Errors
 /// [`HostError`] if the threads cannot be started.
+///
+/// # Examples
+/// A function that is submitted, as kernels of other devices are.
+/// ```
+/// # use dml_arenas::{Discover, launch};
+/// # use dml_core::Platform;
+/// # use std::sync::Arc;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let platform = Platform::builder().discover()?.build()?;
+/// let twice = launch::host_by_team(&platform, |call| {
+///     let [from, to] = call.parts([0, 1])?;
+///     let from = from.slice::<f32>()?;
+///     to.slice_mut::<f32>()?.iter_mut().zip(from).for_each(|(to, from)| *to = 2.0 * from);
+///     Ok(())
+/// })?;
+/// let (cpu, twice) = twice.into_iter().next().ok_or("no processor")?;
+/// let twice = Arc::new(twice);
+/// let [a, b] = [1.0, 0.0].map(|value| platform.buffer_from(vec![value; 1000]));
+/// let (a, b) = (a?, b?);
+/// platform.submit(cpu, &twice).read(&a).write(&b).items(1000)?;
+/// assert!(b.read()?.iter().all(|value: &f32| *value == 2.0));
+/// # Ok(())
+/// # }
+/// ```
 pub fn host(
     platform: &Platform,
     compute: impl Fn(&mut Call<'_>) -> Result<(), ComputeError> + Send + Sync + 'static,

@@ -197,7 +197,7 @@ impl Work for Kernel {
     }
 
     fn launch(&mut self, is_followed: bool) -> bool {
-        let Some(Aside { launcher, arguments, shape, items, total, .. }) = self.aside.take() else {
+        let Some(Aside { launcher, arguments, shape, items, total, computes, .. }) = self.aside.take() else {
             return true;
         };
         let launch = Launch::new(&items, &shape, &arguments).of(total);
@@ -210,7 +210,11 @@ impl Work for Kernel {
             })
         });
         self.running.wait_for_inputs();
-        self.failed = begun.err().map(|error| Arc::new(LaunchFailed(error)) as Cause);
+        self.failed = begun.err().map(|error| match error {
+            // The launch is the kernel.
+            LaunchError::Failed(cause) if computes => cause.into(),
+            error => Arc::new(LaunchFailed(error)) as Cause,
+        });
         self.bring_results();
         quietly(launcher);
         self.running.keep_arguments(arguments);

@@ -85,6 +85,14 @@ impl<T: Pod> Buffer<T> {
         ReadView::new(grants)
     }
 
+    /// Gives poisoned elements their last committed contents back. See [`RawBuffer::restore`] for a part.
+    ///
+    /// # Errors
+    /// As [`RawBuffer::restore`].
+    pub fn restore(&self) -> Result<(), AcquireError> {
+        self.raw.restore(0..self.raw.len())
+    }
+
     /// Waits until the buffer has no users, and lets the host overwrite all of it. The old contents are not
     /// copied.
     ///
