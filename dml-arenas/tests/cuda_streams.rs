@@ -10,7 +10,7 @@ mod forks;
 use common::with_cuda;
 use dml_arenas::launch;
 use dml_core::record::EventKind;
-use dml_core::{Buffer, DeviceId, Launcher, Platform};
+use dml_core::{Buffer, DeviceId, Items, Launcher, Platform};
 use forks::child;
 use std::sync::Arc;
 
@@ -92,4 +92,78 @@ fn a_diamond_over_two_gpus_copies_what_crosses() {
         "{counts:?}"
     );
     assert_eq!(b.read().unwrap()[0], (1 + 1) + 1 + (2 + 1) + 1);
+}
+
+/// What the driver gets together differs in everything: functions of two programs, their parameters, groups
+/// and dimensions, local memory beyond the usual, and stacks.
+#[test]
+fn kernels_of_any_kind_follow_each_other() {
+    const KINDS: &str = r#"
+        extern "C" __global__ void shift(unsigned* data, unsigned by, unsigned long long end, DmlItems items) {
+            if (items.x() < end) data[items.x()] += by;
+        }
+        extern "C" __global__ void around(unsigned* data, unsigned by, unsigned long long end, DmlItems items) {
+            extern __shared__ unsigned shared[];
+            unsigned last = 25 * 1024 - 1 - threadIdx.x;
+            shared[last] = by;
+            __syncthreads();
+            if (items.x() < end) data[items.x()] ^= shared[last];
+        }
+        extern "C" __global__ void deep(unsigned* data, unsigned by, unsigned long long end, DmlItems items) {
+            volatile unsigned stack[2048];
+            for (unsigned at = 0; at < 2048; at++) stack[at] = at * by;
+            if (items.x() < end) data[items.x()] += stack[(data[items.x()] + by) % 2048];
+        }
+        extern "C" __global__ void many(
+            unsigned* data, unsigned a, unsigned long long b, unsigned char c, double d, unsigned e, unsigned f,
+            unsigned g, unsigned h, unsigned i, unsigned j, unsigned k, unsigned l, unsigned m, unsigned n,
+            unsigned o, unsigned p, unsigned q, unsigned long long end, DmlItems items
+        ) {
+            if (items.x() >= end) return;
+            data[items.x()] += a + (unsigned)b + c + (unsigned)d + e + f + g + h + i + j + k + l + m + n + o + p + q;
+        }
+        extern "C" __global__ void plane(unsigned* data, unsigned by, unsigned long long end, DmlItems items) {
+            if (items.x() < end && items.y() < 3) atomicAdd(&data[items.x()], by * (unsigned)(items.y() + 1));
+        }"#;
+    let Some((platform, gpu)) = with_cuda("kernels_of_any_kind_follow_each_other") else { return };
+    let [shift, around, deep, many, plane] = ["shift", "around", "deep", "many", "plane"].map(|name| {
+        // SAFETY: the kernels touch the elements of their items, below their last argument.
+        unsafe { launch::kernel(&platform, gpu, KINDS, name) }.expect("it compiles")
+    });
+    let add = kernel(&platform, gpu, "turn");
+    let buffer = platform.buffer_from((0..WORDS as u32).collect::<Vec<_>>()).unwrap();
+    let mut expected: Vec<u32> = (0..WORDS as u32).collect();
+    for number in 0..600_u32 {
+        let kind = if number < 200 { number % 6 } else { number.wrapping_mul(2_654_435_761) >> 16 } % 6;
+        let (by, submit) = (number + 1, |of| platform.submit(gpu, of).read_write(&buffer));
+        let submitted = match kind {
+            0 => submit(&shift).scalar(by).scalar(WORDS).items(Items::from(WORDS).in_groups([96, 1, 1])),
+            1 => {
+                let around = submit(&around).scalar(by).local(100 << 10).scalar(WORDS);
+                around.items(Items::from(WORDS).in_groups([128, 1, 1]))
+            }
+            2 => submit(&deep).scalar(by).scalar(WORDS).items(WORDS),
+            3 => {
+                let first =
+                    submit(&many).scalar(by).scalar(u64::from(by)).scalar(by as u8).scalar(f64::from(by));
+                (0..13).fold(first, |many, at| many.scalar(at)).scalar(WORDS).items(WORDS)
+            }
+            4 => submit(&plane).scalar(by).scalar(WORDS).items([WORDS, 3]),
+            _ => submit(&add).scalar(2_u32).scalar(WORDS).items(WORDS),
+        };
+        submitted.unwrap();
+        for value in &mut expected {
+            let turn = |value: u32| value.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *value = match kind {
+                0 => value.wrapping_add(by),
+                1 => *value ^ by,
+                2 => value.wrapping_add((value.wrapping_add(by) % 2048).wrapping_mul(by)),
+                3 => value.wrapping_add(3 * by + u32::from(by as u8) + (0..13).sum::<u32>()),
+                4 => value.wrapping_add(6 * by),
+                _ => turn(turn(*value)),
+            };
+        }
+    }
+    platform.settle(gpu).unwrap();
+    assert!(*buffer.read().unwrap() == expected);
 }
