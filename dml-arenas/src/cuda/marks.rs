@@ -6,8 +6,8 @@
 //! 1. The stream runs in order, so a kernel has ended when a mark behind it has. A fence of a submitted
 //!    kernel may therefore end later than the kernel, and never earlier.
 //! 2. Errors of CUDA stay, so the result of a mark is that of all kernels before it.
-//! 3. What kernels use is kept for all up to a mark together, until that has come: kernels of a chain use the
-//!    same, and a count of references that two threads change for each kernel is slow.
+//! 3. Blocks and programs are kept for all kernels up to a mark together, until its event completes. Kernels
+//!    of a chain use the same ones, and two threads that change a reference count for each kernel are slow.
 //! 4. Marks hold no session: they are in one, and would keep it alive. What they keep may, until no kernel is
 //!    in flight.
 
@@ -56,13 +56,22 @@ struct State {
     launched: u64,
     last_mark: u64,
     ended: u64,
-    /// The numbers of kernels that were counted and then could not be launched, and why.
-    failed: Vec<(RangeInclusive<u64>, TransferError)>,
+    /// The kernels that were counted and then could not be launched.
+    failed: Vec<Failed>,
     /// The numbers of marked kernels that are not known to have ended, with their events and what the kernels
     /// up to there use, ascending.
     marked: VecDeque<(Mark, Kept)>,
     /// What the kernels behind the last mark use.
     kept: Kept,
+}
+
+/// Kernels that were counted and then could not be launched.
+#[derive(Debug)]
+struct Failed {
+    numbers: RangeInclusive<u64>,
+    /// The number of kernels whose fences have not reported it. They may do so in any order.
+    left: u64,
+    error: TransferError,
 }
 
 /// Whether a kernel has ended, or the event to ask.
@@ -89,21 +98,21 @@ impl Marks {
     /// Has the kernels from a number to the last one fail: they could not be launched.
     pub(super) fn fail_from(&self, first: u64, error: &TransferError) {
         let mut state = self.0.lock();
-        let last = state.launched;
-        state.failed.push((first..=last, error.clone()));
+        let numbers = first..=state.launched;
+        let left = state.launched + 1 - first;
+        state.failed.push(Failed { numbers, left, error: error.clone() });
     }
 
     /// Returns whether a kernel was launched. To be called once for each.
     fn was_launched(&self, number: u64) -> Result<(), TransferError> {
         let mut state = self.0.lock();
-        let Some(place) = state.failed.iter().position(|(numbers, _)| numbers.contains(&number)) else {
+        let Some(failed) = state.failed.iter_mut().find(|failed| failed.numbers.contains(&number)) else {
             return Ok(());
         };
-        // Kernels end in their order.
-        if *state.failed[place].0.end() == number {
-            return Err(state.failed.swap_remove(place).1);
-        }
-        Err(state.failed[place].1.clone())
+        failed.left -= 1;
+        let error = failed.error.clone();
+        state.failed.retain(|failed| failed.left > 0);
+        Err(error)
     }
 
     /// Adds an event recorded behind all kernels that were launched.

@@ -4,8 +4,8 @@
 //!   kernel 1, 2, … 8, each followed ──▶ waiting ──▶ 8: one graph of the driver ──▶ stream
 //!                                          └──▶ fewer, and another command follows: one after the other
 //! ```
-//! 1. A graph of eight kernels takes the driver a quarter of the time of eight launches. Each launch of the
-//!    graph gets the kernels anew.
+//! 1. A graph of eight kernels takes the driver a quarter of the time of eight launches. Before each launch of
+//!    the graph, its nodes are set to the kernels.
 //! 2. A thread that enqueues on the stream of the kernels first launches the waiting ones
 //!    (`Session::in_order`).
 //! 3. If such a launch fails, that kernel fails, and all behind it that wait ([`Marks`](super::marks::Marks)).
@@ -186,7 +186,7 @@ impl Together {
         })
     }
 
-    /// Destroys the graph, which keeps functions. It is made anew for the next kernels.
+    /// Destroys the graph, which keeps functions. The next eight kernels get a new one.
     pub(super) fn forget(&mut self) {
         if let Some(graph) = self.graph.take() {
             graph.destroy();

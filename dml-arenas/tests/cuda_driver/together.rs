@@ -155,19 +155,26 @@ fn kernels_that_could_not_be_launched_fail_and_those_before_them_do_not() {
     let gpu = arena(&platform, "cuda:0");
     let (kernel, to) = (cuda(&gpu).kernel(PROGRAM, "late", "").unwrap(), alloc(&gpu, 4));
     let scene = (driver, &kernel, &to);
-    for (count, call, after, fails) in [
+    let cases = [
         (5, "cuLaunchKernel", 2, 3),
         (7, "cuLaunchKernel", 0, 1),
         (3, "cuLaunchKernel", 2, 3),
         (8, "cuGraphLaunch", 0, 1),
         (16, "cuGraphLaunch", 1, 9),
         (20, "cuLaunchKernel", 1, 18),
-    ] {
+    ];
+    // A stream waits for the last of several kernels first.
+    let in_both_orders = cases.into_iter().flat_map(|case| [(case, false), (case, true)]);
+    for ((count, call, after, fails), is_reversed) in in_both_orders {
         let (before, _) = several(scene, 1, false);
         driver.fail(call, after, code::OUT_OF_MEMORY);
         let (fences, _) = several(scene, count, false);
         let (behind, _) = several(scene, 1, false);
-        for (number, fence) in (1..).zip(fences) {
+        let mut numbered: Vec<_> = (1..).zip(fences).collect();
+        if is_reversed {
+            numbered.reverse();
+        }
+        for (number, fence) in numbered {
             let ended = fence.wait();
             assert_eq!(ended.is_err(), number >= fails, "{number} of {count}, {call}: {ended:?}");
             if let Err(error) = ended {

@@ -170,8 +170,8 @@ impl From<[u64; 3]> for Items {
 /// stream were to write. A kernel that was refused changed nothing. [`Submission::wait`] reports the failure,
 /// and so do [`Platform::settle`], whether or not a `wait` has, and the next use of the bytes.
 ///
-/// A launch that is left to the stream, as those of functions of the host are, counts as a kernel that failed
-/// when it is refused: the program has gone on, and must not take the old bytes for new ones.
+/// Some launches are left to the stream, such as those of functions of the host. If such a launch is refused,
+/// the kernel counts as failed: the program has gone on, and must not take the old bytes for new ones.
 #[must_use = "nothing is launched until items, try_items or items_async"]
 pub struct Submit<'a> {
     platform: Platform,
