@@ -1,11 +1,11 @@
 //! Submitted kernels that follow each other at once, launched together.
 //!
 //! ```text
-//!   kernel 1, 2, … 8, each followed ──▶ waiting ──▶ 8: one graph of the driver ──▶ stream
+//!   kernel 1, 2, … 8, each followed ──▶ waiting ──▶ 8: one graph ──▶ stream
 //!                                          └──▶ fewer, and another command follows: one after the other
 //! ```
-//! 1. A graph of eight kernels takes the driver a quarter of the time of eight launches. Before each launch of
-//!    the graph, its nodes are set to the kernels.
+//! 1. A graph of eight kernels takes the driver a quarter of the time of eight launches. Before each launch
+//!    of the graph, its nodes are set to the kernels.
 //! 2. A thread that enqueues on the stream of the kernels first launches the waiting ones
 //!    (`Session::in_order`).
 //! 3. If such a launch fails, that kernel fails, and all behind it that wait ([`Marks`](super::marks::Marks)).
